@@ -16,6 +16,10 @@ CubeDim = tuple[int, int]
 CubeTile = tuple[CubeDim, CubeDim, CubeDim]
 #: Rows and columns of a vector tile, in elements.
 VecTile = tuple[int, int]
+#: Root functions that PyPTO 0.2.0 can keep in one device task on a 950. It accepts a
+#: stitch_function_max_num of up to 1024, but keeps the mixed tasks of DAV_3510 in lists of 128
+#: entries and writes past their end: a 129th function ends in a segmentation fault.
+MAX_STITCHED = 128
 #: A pass option by subgraph id, -1 meaning all; empty means that the compiler chooses.
 Setting = tuple[tuple[int, int], ...]
 
@@ -136,13 +140,14 @@ FIELD_NAMES: tuple[str, ...] = tuple(f.name for f in fields(PfaTileShapeConfig))
 def default_config(shape: PfaShape) -> KernelConfig:
     """What the kernel's own ``create_config`` ships for a shape.
 
-    g_tile is the whole group; s2_tile is 1024 where s2 is exactly 8192 and 128 elsewhere.
+    g_tile is the whole group; s2_tile is 1024 where s2 is exactly 8192 and 128 elsewhere. That
+    description knows blocks of 128 only; for others s2_tile is rounded up to whole blocks.
     """
     dim = (128, 128)
     return KernelConfig(
         tile=PfaTileShapeConfig(
             g_tile=shape.group,
-            s2_tile=1024 if shape.s2 == 8192 else 128,
+            s2_tile=_round_up(1024 if shape.s2 == 8192 else 128, shape.block_size),
             c1_tile_shape=(dim, dim, dim),
             v1_tile_shape=(128, 128),
             c2_tile_shape=(dim, dim, dim),
@@ -160,8 +165,10 @@ def canonical(config: KernelConfig, family: PfaFamily) -> KernelConfig:
     """The configuration as the compiler sees it: two spellings of one kernel become equal.
 
     Tiles are clipped to their tensors; m (always one L0 tile high, since m is g_tile) and
-    the L1 sizes that PyPTO does not read are set to what it uses; the unroll list is
-    sorted, without repeats, and ends in 1, which PyPTO adds.
+    the L1 sizes that PyPTO does not read are set to what it uses. The unroll list is sorted,
+    without repeats, and ends in 1: without it PyPTO drops what is left of a loop (measured).
+    stitch_function_max_num is capped at what PyPTO survives, see ``MAX_STITCHED``; below that
+    many functions a larger number gives the same cycles.
     """
     tile = config.tile
     return replace(
@@ -177,13 +184,15 @@ def canonical(config: KernelConfig, family: PfaFamily) -> KernelConfig:
         cube_l1_reuse_setting=tuple(sorted(config.cube_l1_reuse_setting)),
         vec_nbuffer_setting=tuple(sorted(config.vec_nbuffer_setting)),
         cube_nbuffer_setting=tuple(sorted(config.cube_nbuffer_setting)),
+        stitch_function_max_num=min(config.stitch_function_max_num, MAX_STITCHED),
     )
 
 
 def _canonical_cube(tile: CubeTile, *, m: int, k: int, n: int) -> CubeTile:
     (m_l0, _), (k_l0, k_l1), (n_l0, _) = tile
     m_l0 = min(m_l0, _round_up(m, 16))
-    k_l0, k_l1 = min(k_l0, k), min(k_l1, k)
+    k_l0 = min(k_l0, k)
+    k_l1 = min(k_l1, _round_up(k, k_l0)) if k_l0 > 0 else k_l1
     n_l0 = min(n_l0, n)
     return ((m_l0, m_l0), (k_l0, k_l1), (n_l0, n_l0))
 
@@ -228,7 +237,8 @@ def _setting(name: str, value: object) -> Setting:
     pairs = []
     for key, number in value.items():
         try:
-            pairs.append((int(key), _whole(name, number)))
+            subgraph = int(key)
         except (TypeError, ValueError):
             raise ConfigError(f'{name} holds {key!r}: give subgraph ids such as "-1", which means all') from None
+        pairs.append((subgraph, _whole(name, number)))
     return tuple(sorted(pairs))

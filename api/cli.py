@@ -1,0 +1,158 @@
+"""The command ``pfatune``: its subcommands, and how every end of it is told.
+
+Exit codes: 0 done, 1 could not be done, 2 bad input, 128 + n stopped by signal n.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .. import __version__
+from ..kernel.config import ConfigError
+from ..kernel.shapes import ShapeError
+from ..kernel.soc import UnknownSocError
+from . import doctor, show, trace, tune, verify
+from .errors import InputError, one_line
+from .stop import stop
+
+_EXAMPLES = """
+[bold]Examples[/]
+
+  pfatune doctor                               what works on this machine
+  pfatune tune --b 16 --s2 8192                find and store the fastest
+  pfatune config --b 16 --s2 8192              what is served for the shape
+  pfatune history --b 16 --s2 8192             everything that was measured
+  pfatune trace --b 16 --s2 8192 --out lanes   default and tuned as a picture
+
+[bold]Variables[/], which options win over
+
+  PFATUNE_DB         database, a path or URL (pfatune.db)
+  PFATUNE_CACHE      folder of what outlives a run (~/.cache/pfatune)
+  PFATUNE_SOC        chip (950PR)
+  PFATUNE_PARALLEL   trials at once (the cores less one)
+  PFATUNE_TRIAL_TIMEOUT, PFATUNE_TRIAL_MEMORY_GIB   of one trial (300, 8)
+"""
+
+app = typer.Typer(
+    name="pfatune",
+    epilog=_EXAMPLES,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        print(f"pfatune {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _app(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and end.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Tune the tiles of PyPTO's FP8 paged flash attention kernel for Ascend 950.
+
+    Configurations are compiled by PyPTO's own compiler, checked on its
+    interpreter and ranked by its cost model, on any Linux machine. Nothing
+    runs on hardware.
+    """
+
+
+for _command, _examples in (
+    (tune.tune, tune.EXAMPLES),
+    (show.config, show.CONFIG_EXAMPLES),
+    (show.history, show.HISTORY_EXAMPLES),
+    (verify.verify, verify.VERIFY_EXAMPLES),
+    (verify.explain, verify.EXPLAIN_EXAMPLES),
+    (trace.trace, trace.EXAMPLES),
+    (doctor.doctor, doctor.EXAMPLES),
+):
+    app.command(epilog=_examples)(_command)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line; every error becomes one line on stderr and an exit code."""
+    command: Any = typer.main.get_command(app)
+    try:
+        with command.make_context("pfatune", list(arguments) or ["--help"]) as context:
+            code = command.invoke(context)
+        sys.stdout.flush()
+    except typer.Exit as end:
+        return end.exit_code
+    except KeyboardInterrupt:
+        _say("stopped")
+        return stop.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        return _fail(error)
+    return code if isinstance(code, int) else 0
+
+
+def _fail(error: Exception) -> int:
+    from ..autotune.errors import DefaultFailedError, WorkerSetupError
+
+    if isinstance(error, InputError | ShapeError | ConfigError | UnknownSocError):
+        return _say(f"error: {error}", 2)
+    format_message = getattr(error, "format_message", None)  # typer's own
+    if format_message is not None:
+        path = getattr(getattr(error, "ctx", None), "command_path", "pfatune")
+        message = format_message().strip()
+        return _say(f"error: {message if message.endswith(('.', '?')) else f'{message}.'} See `{path} --help`.", 2)
+    if isinstance(error, WorkerSetupError | DefaultFailedError):
+        return _say(f"error: {error}", 1)
+
+    from ..db.errors import StoreError, UnsupportedTargetError
+
+    if isinstance(error, StoreError):
+        return _say(f"error: {error}", 2 if isinstance(error, UnsupportedTargetError) else 1)
+    return _say(f"error: unexpected {type(error).__name__}: {error}; details are in {_keep_traceback(error)}", 1)
+
+
+def _say(text: str, code: int = 1) -> int:
+    print(f"pfatune: {one_line(text)}", file=sys.stderr)
+    return code
+
+
+def _keep_traceback(error: Exception) -> str:
+    """Write the traceback to a file under the cache, or in a temporary folder; returns where it is."""
+    from .options import load_settings
+
+    text = "".join(traceback.format_exception(error))
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+    with suppress(OSError, InputError):
+        folder = load_settings().cache_folder / "errors"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+        return str(folder / name)
+    with suppress(OSError):
+        path = Path(tempfile.mkdtemp(prefix="pfatune-")) / name
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+    return "no file, since none could be written"
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    stop.install()
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,138 @@
+"""What the database knows of a shape: what is served, and what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..kernel.config import KernelConfig, canonical, default_config
+from ..kernel.shapes import Workload
+from ..kernel.soc import Soc
+from ..kernel.source import kernel_digest
+from .errors import InputError
+from .options import read_config, shape_options
+
+if TYPE_CHECKING:
+    from ..db.records import Environment, TunedConfig
+    from ..db.store import Store
+
+Provenance = Literal["exact", "default"]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The configuration that a shape gets, and why it gets that one.
+
+    ``tuned`` is the evidence where ``provenance`` is ``exact``; ``note`` says what to do where not.
+    """
+
+    config: KernelConfig
+    provenance: Provenance
+    tuned: TunedConfig | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A configuration that a command is about. ``name`` tells people where it comes from."""
+
+    name: str
+    config: KernelConfig
+
+
+def open_if_there(target: str, *, read_only: bool = True) -> Store | None:
+    """The store, or None if there is no database; a file is never made.
+
+    Raises:
+        StoreError: something is there that cannot be used.
+    """
+    from ..db.store import Store
+    from ..db.target import Target
+
+    path = Target.parse(target).path
+    if path is not None and not path.exists() and path.parent.is_dir():
+        return None
+    return Store.open(target, read_only=read_only)
+
+
+def default_for(workload: Workload) -> KernelConfig:
+    """The canonical form of the default configuration of a workload."""
+    return canonical(default_config(workload.shape), workload.shape.family)
+
+
+def served(store: Store | None, workload: Workload, chip: Soc) -> Served:
+    """What a workload gets on a chip: the newest tuned configuration for this kernel, else the default."""
+    options = f"{shape_options(workload)} --soc {chip.name}"
+    tune = f"`pfatune tune {options}` finds one"
+    rows = [] if store is None else [t for t in store.tuned(None, workload) if t.environment.soc == chip.name]
+    current = [tuned for tuned in rows if tuned.environment.kernel_digest == kernel_digest()]
+    if current:
+        return Served(current[0].measurement.config, "exact", current[0])
+    if rows:
+        note = f"this shape was tuned for another version of the kernel only: {tune} for this one"
+    else:
+        note = f"this shape was never tuned for {chip.name}: {tune}"
+    return Served(default_for(workload), "default", note=note)
+
+
+def environments(store: Store, chip: Soc) -> list[tuple[int, Environment]]:
+    """The environments of a chip by id, the newest first."""
+    return [(key, env) for key, env in reversed(store.environments().items()) if env.soc == chip.name]
+
+
+def environment_of(store: Store, workload: Workload, chip: Soc) -> tuple[int, Environment] | None:
+    """The environment in which the workload was measured last; None if it never was."""
+    newest = [
+        (row.id or 0, key, env)
+        for key, env in environments(store, chip)
+        for row in store.measurements(key, workload=workload, limit=1, newest_first=True)
+    ]
+    return max(newest, key=lambda item: item[0])[1:] if newest else None
+
+
+def choose(
+    store: Store | None, workload: Workload, chip: Soc, *, file: str | None, digest: str | None, default: bool
+) -> Chosen:
+    """The configuration that the options name, in its own spelling if it comes from a file.
+
+    Raises:
+        InputError: two are named, or the one named cannot be found or read.
+    """
+    given = [name for name, is_given in (("--config", file), ("--digest", digest), ("--default", default)) if is_given]
+    if len(given) > 1:
+        raise InputError(f"{' and '.join(given)} are both given: name one configuration")
+    if file is not None:
+        return Chosen(f"of {'standard input' if file == '-' else file}", read_config(file))
+    if digest is not None:
+        return Chosen("measured", _by_digest(store, workload, chip, digest))
+    if default:
+        return Chosen("default", default_for(workload))
+    found = served(store, workload, chip)
+    return Chosen("tuned" if found.tuned else "default, since the shape was never tuned", found.config)
+
+
+def _by_digest(store: Store | None, workload: Workload, chip: Soc, digest: str) -> KernelConfig:
+    known = {default_for(workload)}
+    if store is not None:
+        for key, _ in environments(store, chip):
+            known.update(row.config for row in store.measurements(key, workload=workload))
+    found = [config for config in known if config.digest.startswith(digest.lower())] if digest else []
+    if len(found) > 1:
+        raise InputError(f"--digest {digest!r} fits {len(found)} configurations: give more of its 16 digits")
+    if not found:
+        raise InputError(
+            f"--digest {digest!r} is no configuration measured for this shape: "
+            f"`pfatune history {shape_options(workload)}` lists them"
+        )
+    return found[0]
+
+
+def shape_document(workload: Workload, chip: Soc) -> dict[str, Any]:
+    """How JSON output names what it is about."""
+    seq: Sequence[int] | None = workload.actual_seq
+    return {
+        "shape": workload.shape.to_json(),
+        "actual_seq": None if seq is None else list(seq),
+        "soc": chip.name,
+    }

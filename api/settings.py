@@ -1,0 +1,41 @@
+"""Settings from the environment: every one starts with PFATUNE_."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+def default_parallel() -> int:
+    """Trials at once: the cores this process may use, less one, at least one."""
+    return max(1, len(os.sched_getaffinity(0)) - 1)
+
+
+class Settings(BaseSettings):
+    """What a machine, rather than a command, decides. Options of a command win over these."""
+
+    model_config = SettingsConfigDict(env_prefix="PFATUNE_", extra="ignore")
+
+    db: str = Field(default="pfatune.db", description="Database: a file's path or an SQLAlchemy URL.")
+    cache: Path = Field(
+        default=Path("~/.cache/pfatune"),
+        description="Folder for what outlives a run: overlay, interpreter, compiler cache.",
+    )
+    soc: str = Field(default="950PR", description="Chip to tune for: 950PR or 950DT.")
+    parallel: int = Field(default_factory=default_parallel, ge=1, le=256, description="Trials at once.")
+    trial_timeout: float = Field(default=300.0, gt=0, le=86400, description="Seconds that one trial may take.")
+    trial_memory_gib: float = Field(
+        default=8.0, gt=0, le=1024, description="GiB that one trial may use, with all it starts."
+    )
+
+    @property
+    def cache_folder(self) -> Path:
+        """``cache`` as an absolute path, with ~ expanded.
+
+        Raises:
+            RuntimeError: there is no home folder.
+        """
+        return self.cache.expanduser().absolute()

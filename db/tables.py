@@ -1,0 +1,188 @@
+"""The tables. They are made by the migrations; a test holds the two together."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Dialect,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    text,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import TypeDecorator
+
+from .records import Kind
+
+#: SQLite numbers rows by itself only where the type is spelled INTEGER.
+RowId = BigInteger().with_variant(Integer, "sqlite")
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware datetime in UTC; SQLite keeps it without its offset."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class UtcNow(FunctionElement[datetime]):
+    """The database's clock in UTC: hosts that share a database need not agree on the time."""
+
+    type = UtcDateTime()
+    inherit_cache = True
+
+
+@compiles(UtcNow, "sqlite")
+def _utc_now_sqlite(element: UtcNow, compiler: SQLCompiler, **kw: Any) -> str:
+    # Six digits of a second, as SQLAlchemy writes them, so that times also compare as text.
+    return "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
+
+
+@compiles(UtcNow, "postgresql")
+def _utc_now_postgresql(element: UtcNow, compiler: SQLCompiler, **kw: Any) -> str:
+    return "clock_timestamp()"
+
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+    }
+)
+
+FAMILY_COLUMNS = ("s1", "nq", "nkv", "qd", "block_size")
+#: Families first: a search among the neighbours of a shape is then one range of an index.
+WORKLOAD_COLUMNS = (*FAMILY_COLUMNS, "s2", "b", "seq_digest")
+
+
+def _id() -> Column[int]:
+    return Column("id", RowId, primary_key=True)
+
+
+def _environment_id() -> Column[int]:
+    return Column("environment_id", RowId, ForeignKey("environment.id"), nullable=False)
+
+
+def _created_at() -> Column[datetime]:
+    return Column("created_at", UtcDateTime, nullable=False, server_default=UtcNow())
+
+
+def _whole_columns(*names: str) -> list[Column[int]]:
+    return [Column(name, Integer, nullable=False) for name in names]
+
+
+environment = Table(
+    "environment",
+    metadata,
+    _id(),
+    Column("digest", String(16), nullable=False, unique=True),
+    Column("backend", Text, nullable=False),
+    Column("soc", Text, nullable=False),
+    Column("pypto", Text, nullable=False),
+    Column("torch", Text, nullable=False),
+    Column("kernel_digest", Text, nullable=False),
+    Column("model_digest", Text, nullable=False),
+    Column("torch_npu", Text, nullable=False),
+    Column("cann", Text, nullable=False),
+    Column("driver", Text, nullable=False),
+    _created_at(),
+)
+
+#: Append-only: triggers refuse to change or delete a row.
+measurement = Table(
+    "measurement",
+    metadata,
+    _id(),
+    _environment_id(),
+    *_whole_columns("b", "s2", *FAMILY_COLUMNS),
+    Column("actual_seq", JSON(none_as_null=True)),
+    Column("seq_digest", String(16), nullable=False),  # '' when every request is full
+    Column("config", JSON, nullable=False),
+    Column("config_digest", String(16), nullable=False),
+    Column("kind", String(20), nullable=False),
+    Column("cost", Double),
+    Column("samples", JSON, nullable=False),
+    Column("seconds", Double, nullable=False),
+    Column("compile_seconds", Double, nullable=False),
+    Column("run_seconds", Double, nullable=False),
+    Column("peak_bytes", BigInteger, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("study", Text, nullable=False),
+    _created_at(),
+    CheckConstraint(f"kind IN ({', '.join(repr(kind.value) for kind in Kind)})", name="kind"),
+    CheckConstraint("(kind = 'ok') = (cost IS NOT NULL)", name="cost"),
+    Index("ix_measurement_newest", "environment_id", "id"),
+    Index("ix_measurement_workload", "environment_id", *WORKLOAD_COLUMNS),
+    Index("ix_measurement_config", "environment_id", *FAMILY_COLUMNS, "config_digest"),
+)
+
+#: Append-only, as measurement is.
+verification = Table(
+    "verification",
+    metadata,
+    _id(),
+    _environment_id(),
+    *_whole_columns(*FAMILY_COLUMNS),
+    Column("config", JSON, nullable=False),
+    Column("config_digest", String(16), nullable=False),
+    Column("passed", Boolean, nullable=False),
+    Column("max_abs_diff", Double),
+    Column("shapes", JSON, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("seconds", Double, nullable=False),
+    _created_at(),
+    Index("ix_verification_config", "environment_id", *FAMILY_COLUMNS, "config_digest"),
+)
+
+_CURRENT = text("superseded_at IS NULL")
+
+#: Append-only but for superseded_at, which is set when a better row takes the place of this one.
+tuned_config = Table(
+    "tuned_config",
+    metadata,
+    _id(),
+    _environment_id(),
+    *_whole_columns("b", "s2", *FAMILY_COLUMNS),
+    Column("seq_digest", String(16), nullable=False),
+    Column("measurement_id", RowId, ForeignKey("measurement.id"), nullable=False),
+    Column("default_id", RowId, ForeignKey("measurement.id"), nullable=False),
+    Column("verification_id", RowId, ForeignKey("verification.id"), nullable=False),
+    _created_at(),
+    Column("superseded_at", UtcDateTime),
+    # The environment comes last, so that one index also answers for any environment.
+    Index(
+        "uq_tuned_config_current",
+        *WORKLOAD_COLUMNS,
+        "environment_id",
+        unique=True,
+        sqlite_where=_CURRENT,
+        postgresql_where=_CURRENT,
+    ),
+    Index("ix_tuned_config_history", *WORKLOAD_COLUMNS, "id"),
+)
