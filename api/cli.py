@@ -22,7 +22,7 @@ from .. import __version__
 from ..kernel.config import ConfigError
 from ..kernel.shapes import ShapeError
 from ..kernel.soc import UnknownSocError
-from . import doctor, show, trace, tune, verify
+from . import config, doctor, explain, history, trace, tune, verify
 from .errors import InputError, one_line
 from .stop import stop
 
@@ -75,10 +75,10 @@ def _app(
 
 for _command, _examples in (
     (tune.tune, tune.EXAMPLES),
-    (show.config, show.CONFIG_EXAMPLES),
-    (show.history, show.HISTORY_EXAMPLES),
-    (verify.verify, verify.VERIFY_EXAMPLES),
-    (verify.explain, verify.EXPLAIN_EXAMPLES),
+    (config.config, config.EXAMPLES),
+    (history.history, history.EXAMPLES),
+    (verify.verify, verify.EXAMPLES),
+    (explain.explain, explain.EXAMPLES),
     (trace.trace, trace.EXAMPLES),
     (doctor.doctor, doctor.EXAMPLES),
 ):
@@ -132,7 +132,7 @@ def _say(text: str, code: int = 1) -> int:
 
 def _keep_traceback(error: Exception) -> str:
     """Write the traceback to a file under the cache, or in a temporary folder; returns where it is."""
-    from .options import load_settings
+    from .settings import load_settings
 
     text = "".join(traceback.format_exception(error))
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"

@@ -36,8 +36,8 @@ EXAMPLES = """
 [bold]JSON[/]
 
   worker_ok, npu_ok (always false: this release has no NPU worker), note, and
-  checks: section, name, ok (null where it is neither good nor bad), required,
-  detail, remedy.
+  checks: section, name, ok (null where it is neither good nor bad),
+  required, detail, remedy.
 
 [bold]Exit codes[/]
 
@@ -74,7 +74,9 @@ def doctor(
     verbose: options.Verbose = False,
 ) -> int:
     """Say what works on this machine, what does not, and what to do about it."""
-    settings = options.load_settings(db=db, soc_name=soc_name)
+    from .settings import load_settings
+
+    settings = load_settings(db=db, soc_name=soc_name)
     chip = soc(settings.soc)
     checks = list(_packages()) + list(_tools())
     checks += _machine(settings)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..kernel.config import KernelConfig, canonical, default_config
+from ..kernel.config import ConfigError, KernelConfig, canonical, default_config
 from ..kernel.shapes import Workload
 from ..kernel.soc import Soc
 from ..kernel.source import kernel_digest
 from .errors import InputError
-from .options import read_config, shape_options
+from .options import shape_options
 
 if TYPE_CHECKING:
     from ..db.records import Environment, TunedConfig
     from ..db.store import Store
+
+MAX_CONFIG_BYTES = 1 << 20
 
 Provenance = Literal["exact", "default"]
 
@@ -77,18 +82,28 @@ def served(store: Store | None, workload: Workload, chip: Soc) -> Served:
 
 
 def environments(store: Store, chip: Soc) -> list[tuple[int, Environment]]:
-    """The environments of a chip by id, the newest first."""
-    return [(key, env) for key, env in reversed(store.environments().items()) if env.soc == chip.name]
+    """The environments of a chip by id: those of this kernel first, the newest of them before the others."""
+    found = [(key, env) for key, env in reversed(store.environments().items()) if env.soc == chip.name]
+    return sorted(found, key=lambda pair: pair[1].kernel_digest != kernel_digest())
 
 
 def environment_of(store: Store, workload: Workload, chip: Soc) -> tuple[int, Environment] | None:
-    """The environment in which the workload was measured last; None if it never was."""
+    """The environment in which the workload was measured last, of this kernel if it was; None if it never was."""
     newest = [
-        (row.id or 0, key, env)
+        (env.kernel_digest == kernel_digest(), row.id or 0, key, env)
         for key, env in environments(store, chip)
         for row in store.measurements(key, workload=workload, limit=1, newest_first=True)
     ]
-    return max(newest, key=lambda item: item[0])[1:] if newest else None
+    return max(newest, key=lambda item: item[:2])[2:] if newest else None
+
+
+def environment_text(environment: Environment) -> str:
+    """An environment for people, with a warning if it is of another kernel."""
+    text = (
+        f"{environment.backend}, pypto {environment.pypto}, torch {environment.torch}, "
+        f"kernel {environment.kernel_digest[:8]}, model {environment.model_digest[:8]}"
+    )
+    return text if environment.kernel_digest == kernel_digest() else f"{text}: another version of the kernel"
 
 
 def choose(
@@ -109,7 +124,42 @@ def choose(
     if default:
         return Chosen("default", default_for(workload))
     found = served(store, workload, chip)
-    return Chosen("tuned" if found.tuned else "default, since the shape was never tuned", found.config)
+    return Chosen("tuned" if found.tuned else "default, since the shape is not tuned", found.config)
+
+
+def read_config(source: str) -> KernelConfig:
+    """The configuration in a JSON file, or on standard input if ``source`` is ``-``.
+
+    It may stand alone or under ``config`` in a larger document, as ``pfatune config --json`` writes it.
+
+    Raises:
+        InputError: it cannot be read or is no configuration.
+    """
+    name = "standard input" if source == "-" else source
+    try:
+        if source == "-":
+            text = sys.stdin.read(MAX_CONFIG_BYTES + 1)
+        else:
+            with Path(source).open(encoding="utf-8") as file:
+                text = file.read(MAX_CONFIG_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"--config {source!r} cannot be read: {error.strerror}; give a JSON file") from None
+    except UnicodeDecodeError:
+        raise InputError(f"--config {source!r} is not text: give a JSON file") from None
+    if len(text) > MAX_CONFIG_BYTES:
+        raise InputError(f"{name} is larger than {MAX_CONFIG_BYTES >> 20} MiB: give the JSON of one configuration")
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{name} is not JSON ({error}): give what `pfatune config --json` prints") from None
+    if isinstance(data, dict) and isinstance(data.get("config"), dict):
+        data = data["config"]
+    if not isinstance(data, dict):
+        raise InputError(f"{name} holds no JSON object: give what `pfatune config --json` prints")
+    try:
+        return KernelConfig.from_json(data)
+    except ConfigError as error:
+        raise InputError(f"{name}: {error}") from None
 
 
 def _by_digest(store: Store | None, workload: Workload, chip: Soc, digest: str) -> KernelConfig:
@@ -135,4 +185,18 @@ def shape_document(workload: Workload, chip: Soc) -> dict[str, Any]:
         "shape": workload.shape.to_json(),
         "actual_seq": None if seq is None else list(seq),
         "soc": chip.name,
+    }
+
+
+def environment_document(environment: Environment) -> dict[str, str]:
+    """How JSON output names an environment."""
+    return {**environment.to_json(), "digest": environment.digest}
+
+
+def config_document(workload: Workload, chip: Soc, config: KernelConfig) -> dict[str, Any]:
+    """How JSON output names a configuration of a shape."""
+    return {
+        **shape_document(workload, chip),
+        "config": config.to_json(),
+        "config_digest": config.digest,
     }

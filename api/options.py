@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import json
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from ..kernel.config import ConfigError, KernelConfig
 from ..kernel.shapes import CASES, PfaShape, Workload
+from ..kernel.soc import Soc, soc
 from .errors import InputError
 
 if TYPE_CHECKING:
     from .settings import Settings
 
 MAX_WORKLOADS = 256  # of one command
-MAX_CONFIG_BYTES = 1 << 20
 _DEFAULTS = {f.name: f.default for f in fields(PfaShape)}
 
 
@@ -54,6 +50,14 @@ def number(name: str, high: float, unit: str) -> Callable[[str], float]:
         return value
 
     return parse
+
+
+class Request(NamedTuple):
+    """What the options of a command for one shape come to."""
+
+    workload: Workload
+    chip: Soc
+    settings: Settings
 
 
 class Wholes(tuple[int, ...]):
@@ -222,38 +226,6 @@ MemoryGib = Annotated[
 ]
 
 
-def load_settings(*, db: str | None = None, soc_name: str | None = None) -> Settings:
-    """The settings of the environment, with what the options of a command say instead.
-
-    Raises:
-        InputError: a variable or an option cannot be used.
-    """
-    from pydantic import ValidationError
-
-    from .settings import Settings
-
-    given = {name: value for name, value in (("db", db), ("soc", soc_name)) if value is not None}
-    for name, value in given.items():
-        if not value.strip():
-            raise InputError(f"--{name} is {value!r}: give a value, or leave the option out")
-    try:
-        settings = Settings(**given)  # type: ignore[arg-type]  # texts only
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = f"PFATUNE_{'_'.join(map(str, first['loc'])).upper()}"
-        raise InputError(f"{name} is {first['input']!r}: {first['msg']}; correct the variable or unset it") from None
-    for name, value in (("PFATUNE_DB", settings.db), ("PFATUNE_CACHE", str(settings.cache))):
-        if not value.strip() or "\0" in value:
-            raise InputError(f"{name} is {value!r}: give a path, or unset it")
-    try:
-        settings.cache_folder  # noqa: B018  # may raise
-    except RuntimeError:
-        raise InputError(
-            f"PFATUNE_CACHE is {str(settings.cache)!r}, but there is no home folder: give a path"
-        ) from None
-    return settings
-
-
 def find_case(name: str) -> PfaShape:
     """The named case.
 
@@ -302,18 +274,26 @@ def workloads(
     return list(dict.fromkeys(Workload(shape, seq) for shape in shapes))
 
 
-def one_workload(
-    case: str | None, b: int | None, s2: int | None, static: dict[str, int | None], actual_seq: Sequence[int] | None
-) -> Workload:
-    """The workload that the options of a command for one shape name.
+def request(
+    case: str | None,
+    b: int | None,
+    s2: int | None,
+    static: dict[str, int | None],
+    actual_seq: Sequence[int] | None,
+    db: str | None,
+    soc_name: str | None,
+) -> Request:
+    """What the options of a command for one shape come to.
 
     Raises:
-        InputError, ShapeError: they contradict one another, or the shape is not one.
+        InputError, ShapeError, UnknownSocError: they contradict one another, or name nothing that there is.
     """
-    found = workloads(
-        [] if case is None else [case], None if b is None else [b], None if s2 is None else [s2], static, actual_seq
-    )
-    return found[0]
+    from .settings import load_settings
+
+    cases = [] if case is None else [case]
+    found = workloads(cases, None if b is None else [b], None if s2 is None else [s2], static, actual_seq)
+    settings = load_settings(db=db, soc_name=soc_name)
+    return Request(found[0], soc(settings.soc), settings)
 
 
 def shape_options(workload: Workload) -> str:
@@ -327,38 +307,3 @@ def shape_options(workload: Workload) -> str:
     if workload.actual_seq is not None:
         parts.append(f"--actual-seq {','.join(map(str, workload.actual_seq))}")
     return " ".join(parts)
-
-
-def read_config(source: str) -> KernelConfig:
-    """The configuration in a JSON file, or on standard input if ``source`` is ``-``.
-
-    It may stand alone or under ``config`` in a larger document, as ``pfatune config --json`` writes it.
-
-    Raises:
-        InputError: it cannot be read or is no configuration.
-    """
-    name = "standard input" if source == "-" else source
-    try:
-        if source == "-":
-            text = sys.stdin.read(MAX_CONFIG_BYTES + 1)
-        else:
-            with Path(source).open(encoding="utf-8") as file:
-                text = file.read(MAX_CONFIG_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"--config {source!r} cannot be read: {error.strerror}; give a JSON file") from None
-    except UnicodeDecodeError:
-        raise InputError(f"--config {source!r} is not text: give a JSON file") from None
-    if len(text) > MAX_CONFIG_BYTES:
-        raise InputError(f"{name} is larger than {MAX_CONFIG_BYTES >> 20} MiB: give the JSON of one configuration")
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{name} is not JSON ({error}): give what `pfatune config --json` prints") from None
-    if isinstance(data, dict) and isinstance(data.get("config"), dict):
-        data = data["config"]
-    if not isinstance(data, dict):
-        raise InputError(f"{name} holds no JSON object: give what `pfatune config --json` prints")
-    try:
-        return KernelConfig.from_json(data)
-    except ConfigError as error:
-        raise InputError(f"{name}: {error}") from None

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from ..kernel.config import FIELD_NAMES, KernelConfig
+from ..kernel.legality import Violation
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -36,10 +37,14 @@ def console() -> Console:
     """A console on stdout: plain text unless stdout is a terminal and NO_COLOR is not set."""
     from rich.console import Console
 
+    class PipeConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # where rich would end the process
+
     terminal = sys.stdout.isatty()
     width = None if terminal or os.environ.get("COLUMNS", "").isdigit() else _PIPE_WIDTH
     plain = bool(os.environ.get("NO_COLOR")) or not terminal
-    return Console(
+    return PipeConsole(
         file=sys.stdout if terminal else cast("IO[str]", _NoTrailingSpace()),
         width=width,
         color_system=None if plain else "auto",
@@ -128,4 +133,15 @@ def facts(rows: Mapping[str, str]) -> RenderableType:
     table.columns[0].style = "dim"
     for name, value in rows.items():
         table.add_row(name, value)
+    return indented(table)
+
+
+def violation_table(broken: list[Violation]) -> RenderableType:
+    """The rules that a configuration breaks, one a line."""
+    table = plain_table("field", "value", "limit", "rule and remedy")
+    table.columns[0].style = "cyan"
+    for column in table.columns[1:3]:
+        column.justify = "right"
+    for violation in broken:
+        table.add_row(violation.field, str(violation.value), str(violation.limit), violation.message)
     return indented(table)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _EVERY = 10  # trials between two plain lines when nothing else happens
 _BAR = 32  # columns
+_LISTED = 8  # shapes
 
 
 class Report(Protocol):
@@ -35,6 +36,11 @@ def kinds_text(kinds: dict[Kind, int], separator: str = ", ") -> str:
     """How trials ended: ok first, then failures by how often they were seen."""
     shown = sorted((pair for pair in kinds.items() if pair[1]), key=lambda pair: (pair[0] is not Kind.OK, -pair[1]))
     return separator.join(f"{count} {kind}" for kind, count in shown) or "none"
+
+
+def _listed(workloads: Sequence[Workload]) -> list[str]:
+    lines = [f"  {workload}" for workload in workloads[:_LISTED]]
+    return lines if len(workloads) <= _LISTED else [*lines, f"  … and {len(workloads) - _LISTED} more"]
 
 
 def _mean(costs: dict[Workload, float]) -> float:
@@ -113,8 +119,7 @@ class LineReport:
     def start(self, workloads: Sequence[Workload], heading: str) -> None:
         self._reset()
         print(heading)
-        for workload in workloads:
-            print(f"  {workload}", flush=True)
+        print(*_listed(workloads), sep="\n", flush=True)
 
     def watch(self, progress: Progress) -> None:
         seen = self._begin(progress) if self._seen is None else self._seen
@@ -162,11 +167,7 @@ class LiveReport:
 
         self._title = heading
         self._console.print(heading, style="bold")
-        for workload in workloads[:8]:
-            self._console.print(f"  {workload}")
-        if len(workloads) > 8:
-            self._console.print(f"  … and {len(workloads) - 8} more", style="dim")
-        self._console.print()
+        self._console.print(*_listed(workloads), "", sep="\n")
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._live.start()
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from .errors import InputError
 
 
 def default_parallel() -> int:
@@ -39,3 +41,31 @@ class Settings(BaseSettings):
             RuntimeError: there is no home folder.
         """
         return self.cache.expanduser().absolute()
+
+
+def load_settings(*, db: str | None = None, soc_name: str | None = None) -> Settings:
+    """The settings of the environment, with what the options of a command say instead.
+
+    Raises:
+        InputError: a variable or an option cannot be used.
+    """
+    given = {name: value for name, value in (("db", db), ("soc", soc_name)) if value is not None}
+    for name, value in given.items():
+        if not value.strip():
+            raise InputError(f"--{name} is {value!r}: give a value, or leave the option out")
+    try:
+        settings = Settings(**given)  # type: ignore[arg-type]  # texts only
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = f"PFATUNE_{'_'.join(map(str, first['loc'])).upper()}"
+        raise InputError(f"{name} is {first['input']!r}: {first['msg']}; correct the variable or unset it") from None
+    for name, value in (("PFATUNE_DB", settings.db), ("PFATUNE_CACHE", str(settings.cache))):
+        if not value.strip() or "\0" in value:
+            raise InputError(f"{name} is {value!r}: give a path, or unset it")
+    try:
+        settings.cache_folder  # noqa: B018  # may raise
+    except RuntimeError:
+        raise InputError(
+            f"PFATUNE_CACHE is {str(settings.cache)!r}, but there is no home folder: give a path"
+        ) from None
+    return settings

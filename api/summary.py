@@ -24,12 +24,13 @@ def print_result(out: Console, result: TuneResult, environment: Environment, dat
     progress = result.progress
     if progress.interrupted:
         out.print("\nstopped: everything measured is kept; the same command goes on from here", style="yellow")
-    for tuned in result.tuned[:_DETAILED]:
-        out.print()
-        _print_tuned(out, tuned)
     if len(result.tuned) > _DETAILED:
         out.print()
         _print_overview(out, result.tuned)
+    else:
+        for tuned in result.tuned:
+            out.print()
+            _print_tuned(out, tuned)
     found = {tuned.workload for tuned in result.tuned}
     for workload in progress.workloads:
         if workload not in found:
@@ -66,9 +67,8 @@ def verified_text(tuned: TunedConfig) -> str:
 
 
 def _print_overview(out: Console, tuned: Sequence[TunedConfig]) -> None:
-    rest = tuned[_DETAILED:]
     table = output.plain_table("shape", "default", "tuned", "speed-up", "verified", "config")
-    for one in rest:
+    for one in tuned:
         backend = one.environment.backend
         table.add_row(
             shape_options(one.workload),
@@ -76,11 +76,11 @@ def _print_overview(out: Console, tuned: Sequence[TunedConfig]) -> None:
             output.cost_text(one.cost, backend).split(" ")[0],
             output.speedup_text(one.speedup),
             "yes" if one.verification.passed else "no",
-            one.measurement.config.digest,
+            "the default" if one.measurement.config == one.default.config else one.measurement.config.digest,
         )
-    out.print(f"{len(rest)} further shapes, in {output.UNIT_NAMES[rest[0].environment.backend]}", style="bold")
+    out.print(f"{len(tuned)} shapes, in {output.UNIT_NAMES[tuned[0].environment.backend]}", style="bold")
     out.print(output.indented(table))
-    out.print("  `pfatune config` with a shape's options shows its configuration", style="dim")
+    out.print("  `pfatune config` with a shape's options shows it field by field", style="dim")
 
 
 def _trials_text(progress: Progress) -> str:

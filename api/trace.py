@@ -11,7 +11,6 @@ import typer
 from ..kernel.config import KernelConfig, canonical
 from ..kernel.legality import violations
 from ..kernel.shapes import Workload
-from ..kernel.soc import soc
 from . import lookup, options, output
 from .errors import InputError
 from .worker import check, run_job, worker
@@ -68,9 +67,7 @@ def trace(
     cost model, not of what was measured before. Nothing is stored.
     """
     static = {"s1": s1, "nq": nq, "nkv": nkv, "qd": qd, "block_size": block_size}
-    workload = options.one_workload(case, b, s2, static, actual_seq)
-    settings = options.load_settings(db=db, soc_name=soc_name)
-    chip = soc(settings.soc)
+    workload, chip, settings = options.request(case, b, s2, static, actual_seq, db, soc_name)
     perfetto, png = _outputs(out_prefix)
     store = lookup.open_if_there(settings.db)
     try:

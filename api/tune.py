@@ -11,7 +11,7 @@ import typer
 
 from ..kernel.shapes import PfaFamily, Workload
 from ..kernel.soc import Soc, soc
-from . import options, summary
+from . import options
 from .stop import stop
 from .worker import check, worker
 
@@ -48,8 +48,8 @@ EXAMPLES = """
 
   With --json every line is a document. Those with event "progress": family,
   shapes (their number), trials, budget_trials, known, running, verifying,
-  kinds, unit, default_cost and best_cost (one for each shape), speedup, last,
-  elapsed_seconds, seconds_left.
+  kinds, unit, default_cost and best_cost (one for each shape), speedup,
+  last, elapsed_seconds, seconds_left.
   The last one has event "result": soc, backend, unit, environment, database,
   interrupted, trials (total, known, kinds, ok_share), note, and results, one
   for each shape: shape, actual_seq, tuned, config, config_digest, cost,
@@ -70,7 +70,7 @@ Trials = Annotated[
         "--trials",
         parser=options.whole("--trials", 1, 1_000_000),
         metavar="N",
-        help=f"Configurations measured in all, earlier runs included. Default {DEFAULT_TRIALS}; no limit with --seconds.",
+        help=f"Configurations measured in all, earlier runs included. Default {DEFAULT_TRIALS}; with --seconds none.",
         rich_help_panel=options.SEARCH_PANEL,
         show_default=False,
     ),
@@ -140,14 +140,19 @@ def tune(
     """
     static = {"s1": s1, "nq": nq, "nkv": nkv, "qd": qd, "block_size": block_size}
     wanted = options.workloads(case or [], b, s2, static, actual_seq)
-    settings = options.load_settings(db=db, soc_name=soc_name)
+    from .settings import load_settings
+
+    settings = load_settings(db=db, soc_name=soc_name)
     chip = soc(settings.soc)
     if trials is None and seconds is None:
         trials = DEFAULT_TRIALS
 
     from ..db.store import Store
+    from ..db.target import Target
+    from . import summary
     from .output import console
 
+    Target.parse(settings.db).check(read_only=False)
     out = console()
     quiet = None if as_json else out
     check(chip, settings.cache_folder)
@@ -194,6 +199,8 @@ class _Run:
     def families(
         self, groups: Sequence[Sequence[Workload]], trials: int | None, seconds: float | None
     ) -> list[TuneResult]:
+        from . import summary
+
         started = time.monotonic()
         results = []
         for done, group in enumerate(groups):

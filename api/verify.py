@@ -1,4 +1,4 @@
-"""``pfatune verify`` and ``pfatune explain``: whether a configuration is right, and why it is not."""
+"""``pfatune verify``: whether a configuration's numbers are right."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import typer
 from ..kernel.config import KernelConfig, canonical
 from ..kernel.legality import Violation, violations
 from ..kernel.shapes import Workload
-from ..kernel.soc import Soc, soc
+from ..kernel.soc import Soc
 from . import lookup, options, output
 from .worker import check, run_job, worker
 
 if TYPE_CHECKING:
     from ..autotune.trial import TrialResult
-    from ..db.records import Environment, Measurement, Verification
+    from ..db.records import Environment, Verification
 
 #: The tolerances of the golden, which cannot be imported without torch: relative and absolute.
 TOLERANCE = (1 / 128, 1e-4)
 
-VERIFY_EXAMPLES = """
+EXAMPLES = """
 [bold]Examples[/]
 
   pfatune verify --b 16 --s2 8192
@@ -42,29 +42,6 @@ VERIFY_EXAMPLES = """
 
   0 the numbers agree
   1 they do not, or it could not be checked
-  2 bad input
-"""
-
-EXPLAIN_EXAMPLES = """
-[bold]Examples[/]
-
-  pfatune explain --b 16 --s2 8192 --digest 3fa2
-    what became of a configuration that `pfatune history` lists
-
-  pfatune explain --b 16 --s2 8192 --config mine.json
-    which rules a configuration breaks, one a line, with the remedy
-
-[bold]JSON[/]
-
-  shape, actual_seq, soc, config, config_digest, legal,
-  violations: field, value, limit, message
-  measurement, null if there is none: kind, cost, unit, message, created_at
-  verification, null if there is none: passed, max_abs_diff, message
-
-[bold]Exit codes[/]
-
-  0 explained, whatever the explanation is
-  1 could not be
   2 bad input
 """
 
@@ -117,10 +94,8 @@ def verify(
     verdict is kept in the database if there is one; none is made.
     """
     static = {"s1": s1, "nq": nq, "nkv": nkv, "qd": qd, "block_size": block_size}
-    workload = options.one_workload(case, b, s2, static, actual_seq)
+    workload, chip, settings = options.request(case, b, s2, static, actual_seq, db, soc_name)
     family = workload.shape.family
-    settings = options.load_settings(db=db, soc_name=soc_name)
-    chip = soc(settings.soc)
     target = settings.db
     store = lookup.open_if_there(target)
     try:
@@ -167,22 +142,14 @@ def _keep(target: str, environment: Environment, verdict: Verification) -> str:
 
 def _tell_illegal(workload: Workload, chip: Soc, config: KernelConfig, broken: list[Violation], as_json: bool) -> None:
     if as_json:
-        document = _config_document(workload, chip, config)
+        document = lookup.config_document(workload, chip, config)
         document |= {"passed": False, "max_abs_diff": None, "message": f"illegal: {broken[0].message}"}
         output.print_json(document)
     else:
         out = output.console()
         out.print(f"{workload} on {chip.name}", style="bold")
         out.print("The configuration is illegal, so it cannot be checked:", style="red")
-        out.print(_violation_table(broken))
-
-
-def _config_document(workload: Workload, chip: Soc, config: KernelConfig) -> dict[str, Any]:
-    return {
-        **lookup.shape_document(workload, chip),
-        "config": config.to_json(),
-        "config_digest": config.digest,
-    }
+        out.print(output.violation_table(broken))
 
 
 def _checked_on(result: TrialResult) -> Workload:
@@ -194,7 +161,7 @@ def _verdict_document(
 ) -> dict[str, Any]:
     checked = _checked_on(result)
     return {
-        **_config_document(workload, chip, config),
+        **lookup.config_document(workload, chip, config),
         "passed": verdict.passed,
         "max_abs_diff": verdict.max_abs_diff,
         "rtol": TOLERANCE[0],
@@ -230,122 +197,4 @@ def _print_verdict(
     }
     if verdict.message:
         rows["message"] = verdict.message
-    out.print(output.facts(rows))
-
-
-def explain(
-    case: options.Case = None,
-    b: options.B = None,
-    s2: options.S2 = None,
-    s1: options.S1 = None,
-    nq: options.Nq = None,
-    nkv: options.Nkv = None,
-    qd: options.Qd = None,
-    block_size: options.BlockSize = None,
-    actual_seq: options.ActualSeq = None,
-    config_file: options.ConfigFile = None,
-    digest: options.Digest = None,
-    use_default: options.UseDefault = False,
-    db: options.Db = None,
-    soc_name: options.SocName = None,
-    as_json: options.Json = False,
-    verbose: options.Verbose = False,
-) -> int:
-    """Say why a configuration is illegal, how it failed, or that it is good.
-
-    Rules in closed form come first, no compiler needed; then what the
-    database knows of it: how its measurement ended, what the compiler said,
-    and whether its numbers were right. Nothing is written.
-    """
-    static = {"s1": s1, "nq": nq, "nkv": nkv, "qd": qd, "block_size": block_size}
-    workload = options.one_workload(case, b, s2, static, actual_seq)
-    family = workload.shape.family
-    settings = options.load_settings(db=db, soc_name=soc_name)
-    chip = soc(settings.soc)
-    store = lookup.open_if_there(settings.db)
-    row: Measurement | None = None
-    environment: Environment | None = None
-    verdict: Verification | None = None
-    try:
-        chosen = lookup.choose(store, workload, chip, file=config_file, digest=digest, default=use_default)
-        broken = violations(chosen.config, family, chip)
-        config = chosen.config if broken else canonical(chosen.config, family)
-        if store is not None and not broken:
-            for key, found in lookup.environments(store, chip):
-                rows = store.measurements(
-                    key, workload=workload, config_digest=config.digest, limit=1, newest_first=True
-                )
-                verdict = verdict or store.verification(key, family, config.digest)
-                if rows:
-                    row, environment = rows[0], found
-                    verdict = store.verification(key, family, config.digest)
-                    break
-    finally:
-        if store is not None:
-            store.close()
-    if as_json:
-        document = _config_document(workload, chip, config)
-        document |= {
-            "legal": not broken,
-            "violations": [
-                {"field": v.field, "value": v.value, "limit": v.limit, "message": v.message} for v in broken
-            ],
-            "measurement": row
-            and environment
-            and {
-                "kind": str(row.kind),
-                "cost": row.cost,
-                "unit": environment.unit,
-                "message": row.message,
-                "created_at": row.created_at and row.created_at.isoformat(),
-            },
-            "verification": verdict
-            and {"passed": verdict.passed, "max_abs_diff": verdict.max_abs_diff, "message": verdict.message},
-        }
-        output.print_json(document)
-    else:
-        _print_explanation(workload, chip, chosen.name, config, broken, row, environment, verdict)
-    return 0
-
-
-def _violation_table(broken: list[Violation]) -> Any:
-    table = output.plain_table("field", "value", "limit", "rule and remedy")
-    table.columns[0].style = "cyan"
-    for column in table.columns[1:3]:
-        column.justify = "right"
-    for violation in broken:
-        table.add_row(violation.field, str(violation.value), str(violation.limit), violation.message)
-    return output.indented(table)
-
-
-def _print_explanation(
-    workload: Workload,
-    chip: Soc,
-    name: str,
-    config: KernelConfig,
-    broken: list[Violation],
-    row: Measurement | None,
-    environment: Environment | None,
-    verdict: Verification | None,
-) -> None:
-    out = output.console()
-    out.print(f"{workload} on {chip.name}, configuration {config.digest} ({name})", style="bold")
-    if broken:
-        count = len(broken)
-        out.print(f"illegal: it breaks {count} rule{'s' if count > 1 else ''}", style="red")
-        out.print(_violation_table(broken))
-        return
-    rows = {"legal": "yes, it breaks no rule in closed form"}
-    if row is None or environment is None:
-        rows["measured"] = f"never; `pfatune tune {options.shape_options(workload)}` measures"
-    elif row.cost is not None:
-        rows["measured"] = f"ok: {output.cost_text(row.cost, environment.backend)}"
-    else:
-        rows["measured"] = f"{row.kind}: {row.message}"
-    if verdict is None:
-        rows["verified"] = "never"
-    elif verdict.passed:
-        rows["verified"] = f"yes, max abs diff {verdict.max_abs_diff or 0:g} from the golden"
-    else:
-        rows["verified"] = f"no: {verdict.message}"
     out.print(output.facts(rows))

@@ -10,6 +10,5 @@ class WorkerSetupError(RuntimeError):
     """The worker cannot measure at all: something is missing or not writable. The message says what to do."""
 
 
-
 class DefaultFailedError(RuntimeError):
     """The default configuration of a shape could not be measured, so nothing can be compared with it."""

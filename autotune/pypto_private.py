@@ -20,7 +20,6 @@ from pypto.frontend.parser import entry
 from pypto.runtime import _pto_verify_datas
 
 
-
 def compile_and_run(kernel: Any, tensors: list[torch.Tensor]) -> tuple[float, float]:
     """Compile a kernel and simulate it on its first shape: seconds of each."""
     spent = [0.0]

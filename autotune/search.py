@@ -18,13 +18,27 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import TrialState, create_trial
 
 from ..kernel.config import KernelConfig, canonical
-from .space import Params, Space
+from .space import Choice, Params, Space
 
 #: What a failed configuration counts as, relative to the worst that succeeded.
 _FAILURE_PENALTY = math.log(2)
 _ASKS = 64  # suggestions of the sampler that may be illegal or known before a random one is taken
 _STARTUP_TRIALS = 8
-_LOCAL_SHARE = 0.6  # of the proposals after the start are neighbours of the best
+_LOCAL_SHARE = 0.85  # of the proposals after the start are neighbours of the best few
+_ONE_FIELD = 0.7  # of those change one parameter, the rest two
+#: How often a local step tries a parameter, relative to the others: on the cost model these move
+#: the cost, while L0 sizes and output tiles hardly do.
+_STEP_WEIGHTS = {
+    "s2_tile": 4.0,
+    "vec_nbuffer": 4.0,
+    "cube_nbuffer": 4.0,
+    "cube_l1_reuse": 4.0,
+    "c2_k_l1": 3.0,
+    "v1_n": 3.0,
+    "unroll_list": 2.0,
+    "g_tile": 2.0,
+    "c1_n": 1.5,
+}
 
 
 class Search:
@@ -75,9 +89,11 @@ class Search:
         return self._ask() or self._any()
 
     def learn(self, config: KernelConfig, cost: float | None) -> None:
-        """Record a measured configuration; ``cost`` None means that it failed."""
+        """Record a measured configuration; ``cost`` None means that it failed, or was found wrong since."""
         trial = self._pending.pop(config, None)
         if config in self._costs:
+            if cost is None:
+                self._costs[config] = None
             return
         self._costs[config] = cost
         value = self._failure_value() if cost is None else cost
@@ -86,9 +102,12 @@ class Search:
             return
         params = self._space.params(config)
         if params is not None:
-            self._study.add_trial(
-                create_trial(params=dict(params), distributions=self._distributions, values=[value])
-            )
+            self._study.add_trial(create_trial(params=dict(params), distributions=self._distributions, values=[value]))
+
+    def reject(self, config: KernelConfig) -> None:
+        """A measured configuration turned out wrong: its neighbours are no longer sought for its sake."""
+        if config in self._costs:
+            self._costs[config] = None
 
     def forget(self, config: KernelConfig) -> None:
         """Take back a proposal that was not measured; it may be proposed again."""
@@ -112,21 +131,36 @@ class Search:
     def _near_best(self) -> KernelConfig | None:
         """A neighbour of one of the best few, one or two parameters away."""
         ranked = sorted((c for c in self._costs.items() if c[1] is not None), key=lambda item: item[1] or 0.0)
-        base = ranked[min(int(self._rng.expovariate(1.0)), len(ranked) - 1)][0]
-        params = self._space.params(base)
-        if params is None:
-            return None
         for _ in range(_ASKS):
-            changed = dict(params)
-            for name in self._rng.sample(sorted(self._space.choices), k=1 if self._rng.random() < 0.5 else 2):
-                values = self._space.choices[name]
-                at = values.index(params[name])
-                step = self._rng.choice((-2, -1, -1, 1, 1, 2))
-                changed[name] = values[max(0, min(len(values) - 1, at + step))]
-            config = self._space.config(changed)
+            base = ranked[min(int(self._rng.expovariate(1.5)), len(ranked) - 1)][0]
+            params = self._space.params(base)
+            if params is None:
+                continue
+            config = self._space.config(self._step(params))
+            if not self._space.legal(config):
+                config = self._space.config(self._step(params, shorten=True))
             if self._is_new(config) and self._space.legal(config):
                 return config
         return None
+
+    def _step(self, params: Params, *, shorten: bool = False) -> Params:
+        """The choices with one or two of them moved; ``shorten`` doubles s2_tile and halves the unrolling."""
+        changed = dict(params)
+        names = list(self._space.choices)
+        weights = [_STEP_WEIGHTS.get(name, 0.7) for name in names]
+        for name in self._rng.choices(names, weights, k=1 if self._rng.random() < _ONE_FIELD else 2):
+            step = self._rng.choice((-2, -1, -1, 1, 1, 2))
+            changed[name] = self._moved(name, changed[name], step)
+        if shorten:
+            changed["s2_tile"] = self._moved("s2_tile", params["s2_tile"], 1)
+            factors = [int(n) for n in str(params["unroll_list"]).split(",")]
+            halves = [",".join(map(str, sorted({max(1, n // 2) for n in factors} | {1}, reverse=True)))]
+            changed["unroll_list"] = next((h for h in halves if h in self._space.choices["unroll_list"]), "2,1")
+        return changed
+
+    def _moved(self, name: str, value: Choice, step: int) -> Choice:
+        values = self._space.choices[name]
+        return values[max(0, min(len(values) - 1, values.index(value) + step))]
 
     def _any(self) -> KernelConfig | None:
         for _ in range(_ASKS):
@@ -150,18 +184,25 @@ def starting_points(space: Space, default: KernelConfig) -> Iterator[KernelConfi
     """Where to look first: the default, then what a kernel engineer would try by hand.
 
     Larger s2 tiles do fewer, longer tasks, whose dispatch costs less. A softmax tile as wide as
-    the s2 tile copies S in at once; one as wide as a page needs no copy of K's scales. A P·V
-    tile longer than a page reads P in larger pieces, but V has to be gathered first.
+    the s2 tile copies S in at once. A P·V tile longer than a page reads P in larger pieces, but
+    V has to be gathered first, in copies that a deep vec_nbuffer merges into few tasks.
     """
     yield canonical(default, space.family)
     base = space.params(canonical(default, space.family))
     if base is None:
         return
-    changes: tuple[Params, ...] = ({}, {"v1_n": 1024}, {"cube_nbuffer": 2}, {"c2_k_l1": 1024, "v1_n": 1024})
+    wide: Params = {"v1_n": 1024, "c2_k_l1": 1024, "vec_nbuffer": 8}
+    changes: tuple[Params, ...] = (
+        {**wide, "s2_tile": 2048, "cube_nbuffer": 2, "unroll_list": "4,1"},
+        {**wide, "s2_tile": 1024},
+        {**wide, "s2_tile": 512},
+        {**wide, "s2_tile": 256},
+        {"s2_tile": 1024, "cube_nbuffer": 2},
+        {"s2_tile": 256, "v1_n": 256},
+    )
     for change in changes:
-        for s2_tile in (1024, 512, 256, 2048):
-            params = {**base, **change, "s2_tile": s2_tile}
-            if s2_tile in space.choices["s2_tile"]:
-                for name in ("v1_n", "c2_k_l1"):
-                    params[name] = min(int(params[name]), s2_tile)
-                yield space.config(params)
+        params = {**base, **change}
+        if params["s2_tile"] in space.choices["s2_tile"]:
+            for name in ("v1_n", "c2_k_l1"):
+                params[name] = min(int(params[name]), int(params["s2_tile"]))
+            yield space.config(params)

@@ -35,6 +35,7 @@ class SimBackend:
     """
 
     name = "sim"
+    verify_timeout = VERIFY_TIMEOUT
 
     def __init__(self, soc: Soc, cache: Path) -> None:
         toolchain.require_tools()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..kernel.config import KernelConfig, PfaTileShapeConfig, Setting, canonical
-from ..kernel.legality import violations
+from ..kernel.config import KernelConfig, PfaTileShapeConfig, Setting, canonical, default_config
+from ..kernel.legality import MAX_S2_TILE, violations
 from ..kernel.shapes import PfaFamily, Workload
 from ..kernel.soc import Soc
 
@@ -21,7 +21,10 @@ _NBUFFER: tuple[Choice, ...] = (AUTOMATIC, 1, 2, 4, 8, 16)
 _STITCH: tuple[Choice, ...] = (16, 32, 64, 96, 128)  # more is capped, see kernel.config.MAX_STITCHED
 _UNROLL: tuple[Choice, ...] = ("1", "2,1", "4,1", "4,2,1", "8,1", "8,4,1", "8,4,2,1", "16,1", "16,4,1", "16,8,4,2,1")
 _SCHED_MODES: tuple[Choice, ...] = (0, 1, 2, 3)
-MAX_S2_TILE = 4096  # tokens
+_WIDTHS = (64, 128, 256, 512, 1024, 2048)  # elements of a tile along s2
+_MAX_CUBE_N = 512
+_MAX_CUBE_K = 1024
+_MAX_CUBE_M = 128  # the default's; a group is seldom larger
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Space:
         """The canonical configuration that the choices stand for; it may be illegal."""
         p = params
         g_tile, s2_tile = _int(p["g_tile"]), _int(p["s2_tile"])
-        m = (-(-g_tile // 16) * 16,) * 2  # one tile high: there are never more rows than g_tile
+        m = (min(-(-g_tile // 16) * 16, _MAX_CUBE_M),) * 2
         config = KernelConfig(
             tile=PfaTileShapeConfig(
                 g_tile=g_tile,
@@ -62,28 +65,7 @@ class Space:
 
     def params(self, config: KernelConfig) -> Params | None:
         """The choices that give a canonical configuration, or None if it lies outside the space."""
-        tile = config.tile
-        params: Params = {
-            "g_tile": tile.g_tile,
-            "s2_tile": tile.s2_tile,
-            "c1_k_l0": tile.c1_tile_shape[1][0],
-            "c1_k_l1": tile.c1_tile_shape[1][1],
-            "c1_n": tile.c1_tile_shape[2][0],
-            "c2_k_l0": tile.c2_tile_shape[1][0],
-            "c2_k_l1": tile.c2_tile_shape[1][1],
-            "c2_n": tile.c2_tile_shape[2][0],
-            "v1_m": tile.v1_tile_shape[0],
-            "v1_n": tile.v1_tile_shape[1],
-            "v2_m": tile.v2_tile_shape[0],
-            "v2_n": tile.v2_tile_shape[1],
-            "unroll_list": ",".join(map(str, config.unroll_list)),
-            "cube_l1_reuse": _choice(config.cube_l1_reuse_setting),
-            "vec_nbuffer": _choice(config.vec_nbuffer_setting),
-            "cube_nbuffer": _choice(config.cube_nbuffer_setting),
-            "stitch": config.stitch_function_max_num,
-        }
-        if "device_sched_mode" in self.choices:
-            params["device_sched_mode"] = config.device_sched_mode
+        params = {name: value for name, value in _values(config).items() if name in self.choices}
         for name, value in params.items():
             if value not in self.choices[name]:
                 return None
@@ -119,7 +101,9 @@ class Space:
 
 
 def space_for(workloads: Sequence[Workload], soc: Soc, *, backend: str = "sim") -> Space:
-    """The space for workloads of one family. ``device_sched_mode`` is in it on an NPU only.
+    """The space for workloads of one family; the default of each is in it.
+
+    ``device_sched_mode`` is in it on an NPU only.
 
     Raises:
         ValueError: no workload, or workloads of several families.
@@ -128,25 +112,35 @@ def space_for(workloads: Sequence[Workload], soc: Soc, *, backend: str = "sim") 
     if len(families) != 1:
         raise ValueError(f"{len(families)} families at once: tune shapes of one family together")
     family = families.pop()
+    defaults = [canonical(default_config(workload.shape), family) for workload in workloads]
     longest = max(max(workload.lengths) for workload in workloads)
-    blocks = _doubling(1, max(1, min(-(-longest // family.block_size), MAX_S2_TILE // family.block_size)))
-    s2_tiles = tuple(n * family.block_size for n in blocks)
-    widths = tuple(n for n in (32, 64, 128, 256, 512, 1024, 2048) if n <= max(s2_tiles))
+    blocks = _doubling(1, min(-(-longest // family.block_size), MAX_S2_TILE // family.block_size))
+    s2_tiles = {n * family.block_size for n in blocks} | {config.tile.s2_tile for config in defaults}
+    # And what clipping makes of them: 64 is 32 where s2_tile is, and 160 tokens in pieces of 64 take 192.
+    widths = {min(n, s2_tile) for n in _WIDTHS for s2_tile in s2_tiles}
+    cube = {n for n in widths if n <= _MAX_CUBE_N}
+    whole = {-(-s2_tile // n) * n for s2_tile in s2_tiles for n in cube}
     head = _divisors(family.qd, multiple_of=32)
     rows = _divisors(family.group)
-    choices: dict[str, tuple[Choice, ...]] = {
+    tiles: dict[str, Iterable[int]] = {
         "g_tile": rows,
-        "s2_tile": s2_tiles,
+        "s2_tile": (n for n in s2_tiles if n <= MAX_S2_TILE),
         "c1_k_l0": head,
         "c1_k_l1": head,
-        "c1_n": tuple(n for n in widths if 64 <= n <= 512),
+        "c1_n": cube,
         "v1_m": rows,
-        "v1_n": tuple(n for n in widths if n >= 64),
-        "c2_k_l0": tuple(n for n in widths if 64 <= n <= 512),
-        "c2_k_l1": tuple(n for n in widths if 64 <= n <= 1024),
+        "v1_n": widths,
+        "c2_k_l0": cube,
+        "c2_k_l1": (min(n, tokens) for n in widths if n <= _MAX_CUBE_K for tokens in whole),
         "c2_n": head,
         "v2_m": rows,
         "v2_n": head,
+    }
+    choices: dict[str, tuple[Choice, ...]] = {
+        name: tuple(sorted({*values, *(_int(_values(config)[name]) for config in defaults)}))
+        for name, values in tiles.items()
+    }
+    choices |= {
         "unroll_list": _UNROLL,
         "cube_l1_reuse": _REUSE,
         "vec_nbuffer": _NBUFFER,
@@ -156,6 +150,31 @@ def space_for(workloads: Sequence[Workload], soc: Soc, *, backend: str = "sim") 
     if backend == "npu":
         choices["device_sched_mode"] = _SCHED_MODES
     return Space(family, soc, choices)
+
+
+def _values(config: KernelConfig) -> Params:
+    """Every parameter as a configuration has it, whether a choice or not."""
+    tile = config.tile
+    return {
+        "g_tile": tile.g_tile,
+        "s2_tile": tile.s2_tile,
+        "c1_k_l0": tile.c1_tile_shape[1][0],
+        "c1_k_l1": tile.c1_tile_shape[1][1],
+        "c1_n": tile.c1_tile_shape[2][0],
+        "c2_k_l0": tile.c2_tile_shape[1][0],
+        "c2_k_l1": tile.c2_tile_shape[1][1],
+        "c2_n": tile.c2_tile_shape[2][0],
+        "v1_m": tile.v1_tile_shape[0],
+        "v1_n": tile.v1_tile_shape[1],
+        "v2_m": tile.v2_tile_shape[0],
+        "v2_n": tile.v2_tile_shape[1],
+        "unroll_list": ",".join(map(str, config.unroll_list)),
+        "cube_l1_reuse": _choice(config.cube_l1_reuse_setting),
+        "vec_nbuffer": _choice(config.vec_nbuffer_setting),
+        "cube_nbuffer": _choice(config.cube_nbuffer_setting),
+        "stitch": config.stitch_function_max_num,
+        "device_sched_mode": config.device_sched_mode,
+    }
 
 
 def _doubling(start: int, stop: int) -> tuple[int, ...]:

@@ -33,6 +33,7 @@ class Backend(Protocol):
     name: str
     soc: Soc
     environment: Environment
+    verify_timeout: float
 
     def time_job(
         self, config: KernelConfig, workloads: Sequence[Workload], *, trace: bool = False
@@ -159,7 +160,7 @@ class Tuner:
         self._rows: dict[KernelConfig, dict[Workload, Measurement]] = {}
         self._verdicts: dict[KernelConfig, Verification] = {}
         self._jobs: dict[int, tuple[str, KernelConfig, tuple[Workload, ...]]] = {}
-        self._retries: dict[KernelConfig, int] = {}
+        self._retries: dict[tuple[str, KernelConfig], int] = {}
         self._queue: list[KernelConfig] = []
         self._exhausted = False
 
@@ -173,6 +174,7 @@ class Tuner:
         self._recall()
         try:
             self._measure_defaults()
+            self._verify_next()
             while True:
                 self._launch()
                 if not self._jobs:
@@ -253,7 +255,9 @@ class Tuner:
         if config not in self._verdicts and all(
             not (what == "verify" and other == config) for what, other, _ in self._jobs.values()
         ):
-            trial = self._pool.submit(self._backend.verify_job(config, self._family))
+            trial = self._pool.submit(
+                self._backend.verify_job(config, self._family), timeout=self._backend.verify_timeout
+            )
             self._jobs[trial] = ("verify", config, ())
             self._show()
 
@@ -273,8 +277,8 @@ class Tuner:
 
     def _retry(self, what: str, config: KernelConfig) -> bool:
         """An environment fault says nothing of a configuration: try it again, a few times."""
-        self._retries[config] = self._retries.get(config, 0) + 1
-        if self._retries[config] > _FAULT_RETRIES:
+        self._retries[what, config] = self._retries.get((what, config), 0) + 1
+        if self._retries[what, config] > _FAULT_RETRIES:
             return False
         if what == "time":
             self._start(config)
@@ -285,9 +289,9 @@ class Tuner:
     def _cancel_timing(self) -> None:
         if not self._has_all_defaults():
             return
-        for trial, (what, _, _) in self._jobs.items():
+        for trial, (what, config, _) in self._jobs.items():
             if what == "time":
-                self._retries[self._jobs[trial][1]] = _FAULT_RETRIES
+                self._retries[what, config] = _FAULT_RETRIES
                 self._pool.kill(trial)
 
     def _take_times(self, config: KernelConfig, workloads: tuple[Workload, ...], result: TrialResult) -> None:
@@ -317,6 +321,7 @@ class Tuner:
                 Measurement(workload, config, Kind.WRONG_RESULT, None, message=message, study=self._study)
                 for workload in self._workloads
             ]
+            self._search.reject(config)
             self._uncount(config)
             self._store_rows(config, rows)
             self._count(config)
@@ -324,10 +329,13 @@ class Tuner:
         self._verify_next()
 
     def _verify_next(self) -> None:
-        """After a verdict, the next that would be best if it is right: a failed one may have hidden it."""
-        for config in list(self._rows):
-            if self._could_be_best(config):
-                self._verify(config)
+        """Check the fastest of those that would be best if they are right.
+
+        A wrong one may have hidden it, or an earlier run have stopped before its check.
+        """
+        waiting = [config for config in self._rows if self._could_be_best(config)]
+        if waiting:
+            self._verify(min(waiting, key=lambda config: self._objective(config) or 0.0))
 
     def _store_rows(self, config: KernelConfig, rows: Sequence[Measurement]) -> None:
         ids = self._store.add(self._env, rows)
@@ -405,9 +413,9 @@ class Tuner:
     def _stop_running(self) -> None:
         for trial in self._jobs:
             self._pool.kill(trial)
-        while self._jobs:
-            for result in self._pool.wait(10):
-                self._jobs.pop(result.trial, None)
+        while self._pool.running:
+            self._pool.wait(10)
+        self._jobs.clear()
 
     def _promote_all(self) -> tuple[TunedConfig, ...]:
         tuned = []

@@ -23,7 +23,5 @@ def verification_workload(config: KernelConfig, family: PfaFamily) -> Workload:
     tail = s2_tile // 2 + family.block_size // 4 + 5
     long = (factor + 1) * s2_tile + tail
     short = max(s1, s2_tile // 3 + 1)
-    shape = PfaShape(
-        b=2, s2=long, s1=s1, nq=family.group * nkv, nkv=nkv, qd=family.qd, block_size=family.block_size
-    )
+    shape = PfaShape(b=2, s2=long, s1=s1, nq=family.group * nkv, nkv=nkv, qd=family.qd, block_size=family.block_size)
     return Workload(shape, (long, short))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .config import CubeDim, CubeTile, KernelConfig, PfaTileShapeConfig, Setting, VecTile, canonical
+from .config import CubeDim, CubeTile, KernelConfig, Setting, VecTile, canonical
 from .shapes import PfaFamily
 from .soc import Soc
 

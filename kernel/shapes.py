@@ -83,9 +83,7 @@ class PfaShape:
             if not 1 <= value <= limit:
                 raise ShapeError(name, f"{name} is {value}: give a whole number from 1 to {limit}")
         if self.nq % self.nkv:
-            raise ShapeError(
-                "nq", f"nq is {self.nq}, which nkv {self.nkv} does not divide: make nq a multiple of nkv"
-            )
+            raise ShapeError("nq", f"nq is {self.nq}, which nkv {self.nkv} does not divide: make nq a multiple of nkv")
         for name in ("qd", "block_size"):
             value = getattr(self, name)
             if value % FP8_ALIGN:
@@ -93,9 +91,7 @@ class PfaShape:
                     name, f"{name} is {value}: make it a multiple of {FP8_ALIGN}, the FP8 alignment of the cube unit"
                 )
         if self.s1 > self.s2:
-            raise ShapeError(
-                "s1", f"s1 is {self.s1}, more than s2 {self.s2}: a query token attends at least to itself"
-            )
+            raise ShapeError("s1", f"s1 is {self.s1}, more than s2 {self.s2}: a query token attends at least to itself")
 
     @property
     def family(self) -> PfaFamily:

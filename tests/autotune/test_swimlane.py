@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+
 from pfatune.autotune.swimlane import (
     CORE_TYPES,
     CYCLES_NOTE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hypothesis import strategies as st
+
 from pfatune.kernel.config import CubeTile, KernelConfig, PfaTileShapeConfig, Setting, VecTile
 from pfatune.kernel.shapes import (
     FP8_ALIGN,

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import configs, shapes
+
 from pfatune.kernel.config import (
     FIELD_NAMES,
     ConfigError,
@@ -17,7 +19,6 @@ from pfatune.kernel.config import (
     default_config,
 )
 from pfatune.kernel.shapes import CASES, PfaShape, case
-from strategies import configs, shapes
 
 SMALL = case("pfa_fp8_b2_s1_1_s2_1k")
 DIM = (128, 128)

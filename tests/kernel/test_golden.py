@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional
+
 from pfatune.kernel.golden import ATOL, RTOL, compare, dense_attention, flash_attention
 from pfatune.kernel.inputs import PfaInputs, make_inputs
 from pfatune.kernel.shapes import PfaShape, Workload
-from torch import Tensor
-from torch.nn import functional
 
 pytestmark = pytest.mark.torch
 

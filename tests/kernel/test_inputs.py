@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from pfatune.kernel.inputs import PfaInputs, empty_inputs, make_inputs
 from pfatune.kernel.shapes import PfaShape, Workload
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from pfatune.kernel.shapes import CASES, MAX_S2, PfaFamily, PfaShape, ShapeError, Workload, case
 from strategies import shapes, workloads
+
+from pfatune.kernel.shapes import CASES, MAX_S2, PfaFamily, PfaShape, ShapeError, Workload, case
 
 
 @given(shapes())

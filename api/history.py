@@ -1,4 +1,4 @@
-"""``pfatune config`` and ``pfatune history``: what the database knows. They only read."""
+"""``pfatune history``: what was measured of a shape."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..kernel.legality import violations
 from ..kernel.shapes import Workload
-from ..kernel.soc import Soc, soc
+from ..kernel.soc import Soc
 from . import lookup, options, output
 from .errors import InputError
 
 if TYPE_CHECKING:
-    from ..db.records import Environment, Measurement, TunedConfig
+    from ..db.records import Environment, Measurement
 
 DEFAULT_LIMIT = 20
 KINDS = (
@@ -28,28 +27,7 @@ KINDS = (
     "environment_fault",
 )
 
-CONFIG_EXAMPLES = """
-[bold]Examples[/]
-
-  pfatune config --b 16 --s2 8192
-    what is served for the shape, and how good it is
-
-  pfatune config --case pfa_fp8_b2_s1_1_s2_1k --json > config.json
-    the same for programs; verify, explain and trace read it with --config
-
-[bold]Provenance[/]
-
-  exact: tuned for this very shape
-  default: never tuned, the kernel's own configuration
-
-[bold]JSON[/]
-
-  shape, actual_seq, soc, provenance, note, config, config_digest, and, null
-  where provenance is default: unit, cost, default_cost, speedup, verified,
-  max_abs_diff, measured_at, environment.
-"""
-
-HISTORY_EXAMPLES = """
+EXAMPLES = """
 [bold]Examples[/]
 
   pfatune history --b 16 --s2 8192
@@ -67,107 +45,6 @@ HISTORY_EXAMPLES = """
   measurements: id, created_at, config_digest, config, kind, cost, speedup,
   seconds, compile_seconds, run_seconds, peak_bytes, message, study.
 """
-
-
-def config(
-    case: options.Case = None,
-    b: options.B = None,
-    s2: options.S2 = None,
-    s1: options.S1 = None,
-    nq: options.Nq = None,
-    nkv: options.Nkv = None,
-    qd: options.Qd = None,
-    block_size: options.BlockSize = None,
-    actual_seq: options.ActualSeq = None,
-    db: options.Db = None,
-    soc_name: options.SocName = None,
-    as_json: options.Json = False,
-    verbose: options.Verbose = False,
-) -> int:
-    """Show the configuration that is served for a shape, and where it comes from.
-
-    Every legal shape gets an answer: the tuned configuration, or the kernel's
-    own default where the shape was never tuned. Nothing is written.
-    """
-    static = {"s1": s1, "nq": nq, "nkv": nkv, "qd": qd, "block_size": block_size}
-    workload = options.one_workload(case, b, s2, static, actual_seq)
-    settings = options.load_settings(db=db, soc_name=soc_name)
-    chip = soc(settings.soc)
-    store = lookup.open_if_there(settings.db)
-    if store is None:
-        found = lookup.served(None, workload, chip)
-    else:
-        with store:
-            found = lookup.served(store, workload, chip)
-    note = found.note
-    broken = violations(found.config, workload.shape.family, chip)
-    if broken:
-        note = f"the default configuration is illegal here ({broken[0].message}); {note}"
-    if as_json:
-        output.print_json(_served_document(workload, chip, found, note))
-    else:
-        _print_served(workload, chip, found, note)
-    return 0
-
-
-def _served_document(workload: Workload, chip: Soc, found: lookup.Served, note: str) -> dict[str, Any]:
-    tuned = found.tuned
-    return {
-        **lookup.shape_document(workload, chip),
-        "provenance": found.provenance,
-        "note": note,
-        "config": found.config.to_json(),
-        "config_digest": found.config.digest,
-        "unit": tuned and tuned.environment.unit,
-        "cost": tuned and tuned.cost,
-        "default_cost": tuned and tuned.default_cost,
-        "speedup": tuned and tuned.speedup,
-        "verified": tuned and tuned.verification.passed,
-        "max_abs_diff": tuned and tuned.verification.max_abs_diff,
-        "measured_at": tuned and tuned.measurement.created_at and tuned.measurement.created_at.isoformat(),
-        "environment": tuned and _environment_document(tuned.environment),
-    }
-
-
-def _environment_document(environment: Environment) -> dict[str, str]:
-    return {**environment.to_json(), "digest": environment.digest}
-
-
-def _print_served(workload: Workload, chip: Soc, found: lookup.Served, note: str) -> None:
-    out = output.console()
-    out.print(f"{workload} on {chip.name}", style="bold")
-    if found.tuned is None:
-        out.print(output.facts({"provenance": "default", "digest": found.config.digest}))
-    else:
-        out.print(output.facts(_evidence(found.tuned)))
-    out.print()
-    out.print(output.config_table(found.config))
-    if note:
-        out.print(f"\n{note[0].upper()}{note[1:]}.", style="yellow")
-    if found.tuned is not None and found.tuned.environment.backend == "sim":
-        out.print(f"\n{output.COST_MODEL_NOTE}", style="dim")
-
-
-def _evidence(tuned: TunedConfig) -> dict[str, str]:
-    from .summary import verified_text
-
-    environment = tuned.environment
-    backend = environment.backend
-    speedup = output.speedup_text(tuned.speedup)
-    when = tuned.measurement.created_at
-    return {
-        "provenance": "exact",
-        "digest": tuned.measurement.config.digest,
-        "cost": f"{output.cost_text(tuned.cost, backend)}, {speedup} as fast as the default",
-        "default": output.cost_text(tuned.default_cost, backend),
-        "verified": verified_text(tuned),
-        "measured": f"{when:%Y-%m-%d %H:%M} UTC" if when else "unknown",
-        "environment": (
-            f"{backend}, pypto {environment.pypto}, torch {environment.torch}, "
-            f"kernel {environment.kernel_digest[:8]}, model {environment.model_digest[:8]}"
-        ),
-    }
-
 
 Kinds = Annotated[
     list[str] | None,
@@ -214,12 +91,10 @@ def history(
     written.
     """
     static = {"s1": s1, "nq": nq, "nkv": nkv, "qd": qd, "block_size": block_size}
-    workload = options.one_workload(case, b, s2, static, actual_seq)
+    workload, chip, settings = options.request(case, b, s2, static, actual_seq, db, soc_name)
     for name in kind or []:
         if name not in KINDS:
             raise InputError(f"--kind is {name!r}: use one of {', '.join(KINDS)}")
-    settings = options.load_settings(db=db, soc_name=soc_name)
-    chip = soc(settings.soc)
 
     from ..db.store import Store
 
@@ -236,7 +111,7 @@ def history(
         output.print_json(
             {
                 **lookup.shape_document(workload, chip),
-                "environment": environment and _environment_document(environment),
+                "environment": environment and lookup.environment_document(environment),
                 "unit": environment and environment.unit,
                 "default_cost": default_cost,
                 "total": len(wanted),
@@ -282,6 +157,7 @@ def _print_history(
         what = "no measurement of this kind" if environment else "never measured"
         out.print(f"{what}; `pfatune tune {options.shape_options(workload)}` measures")
         return
+    out.print(f"measured in: {lookup.environment_text(environment)}", style="dim")
     table = output.plain_table("when (UTC)", "config", "kind", environment.unit, "speed-up", "s", "MiB", "message")
     for column in table.columns:
         column.no_wrap = True
