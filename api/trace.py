@@ -82,7 +82,7 @@ def trace(
     config = canonical(chosen.config, workload.shape.family)
     named = {"default": default} if config == default else {"default": default, chosen.name.split(",")[0]: config}
 
-    from ..autotune import swimlane
+    from ..autotune import swimlane, swimlane_picture
 
     out = output.console()
     check(chip, settings.cache_folder)
@@ -95,7 +95,7 @@ def trace(
     try:
         perfetto.write_text(json.dumps(swimlane.to_perfetto(lanes), separators=(",", ":")), encoding="utf-8")
         subtitle = f"{chip.name} in PyPTO's cost model: cycles for ranking, no time on a device"
-        swimlane.draw(list(lanes.items()), png, title=title, subtitle=subtitle)
+        swimlane_picture.draw(list(lanes.items()), png, title=title, subtitle=subtitle)
     except OSError as error:
         raise InputError(f"--out {out_prefix!r} cannot be written: {error.strerror}; give another prefix") from None
     if as_json:

@@ -89,11 +89,9 @@ class Search:
         return self._ask() or self._any()
 
     def learn(self, config: KernelConfig, cost: float | None) -> None:
-        """Record a measured configuration; ``cost`` None means that it failed, or was found wrong since."""
+        """Record a measured configuration; ``cost`` None means that it failed."""
         trial = self._pending.pop(config, None)
         if config in self._costs:
-            if cost is None:
-                self._costs[config] = None
             return
         self._costs[config] = cost
         value = self._failure_value() if cost is None else cost

@@ -54,9 +54,15 @@ class SimBackend:
             model_digest=self._platform.digest,
         )
 
+    def environ(self) -> dict[str, str]:
+        """The environment that this backend's processes run in."""
+        return dict(self._environ)
+
     def pool(self, *, timeout: float = DEFAULT_TIMEOUT, memory: int = DEFAULT_MEMORY) -> TrialPool:
         """A pool that runs this backend's trials; ``timeout`` in seconds, ``memory`` in bytes, for each."""
-        return TrialPool(self._environ, JOBS, folder=self._cache / "runs", timeout=timeout, memory=memory)
+        # PyPTO makes a folder there when it is imported; relative, it goes with the run's.
+        environ = {**self._environ, "PYPTO_HOME": "pypto"}
+        return TrialPool(environ, JOBS, folder=self._cache / "runs", timeout=timeout, memory=memory)
 
     def time_job(self, config: KernelConfig, workloads: Sequence[Workload], *, trace: bool = False) -> dict[str, Any]:
         """A trial that compiles ``config`` once and times it on each of ``workloads``, of one family."""
