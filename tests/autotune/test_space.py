@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pfatune.autotune.space import Space, space_for
@@ -34,6 +34,8 @@ ODD = {
 SHAPES = list(CASES.values()) + list(ODD.values())
 spaces = st.sampled_from(SHAPES).map(lambda shape: space_of(shape))
 seeds = st.integers(0, 2**32)
+#: A busy machine fails no test.
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def space_of(shape: PfaShape, *, backend: str = "sim") -> Space:
@@ -76,11 +78,13 @@ def test_odd_shapes_have_a_usable_space(name: str) -> None:
     check(space_of(ODD[name]), ODD[name])
 
 
+@unhurried
 @given(any_shape())
 def test_any_shape_has_a_usable_space(shape: PfaShape) -> None:
     check(space_of(shape), shape)
 
 
+@unhurried
 @given(spaces, seeds)
 def test_choices_and_configuration_are_one_to_one(space: Space, seed: int) -> None:
     config = space.random(random.Random(seed))
@@ -94,6 +98,7 @@ def test_choices_and_configuration_are_one_to_one(space: Space, seed: int) -> No
     assert set(params) == set(space.choices)
 
 
+@unhurried
 @given(spaces, st.data())
 def test_any_combination_of_choices_is_canonical(space: Space, data: st.DataObject) -> None:
     params = {name: data.draw(st.sampled_from(values), label=name) for name, values in space.choices.items()}
@@ -112,6 +117,7 @@ def test_choices_are_ascending_and_without_repeats(shape: PfaShape) -> None:
         assert len(set(values)) == len(values)
 
 
+@unhurried
 @given(spaces, seeds)
 def test_neighbours_are_legal_and_differ_from_each_other(space: Space, seed: int) -> None:
     config = space.random(random.Random(seed))

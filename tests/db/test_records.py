@@ -6,10 +6,9 @@ import math
 from dataclasses import replace
 
 import pytest
-from db_examples import NPU, SHAPE, SIM, WORKLOAD, config, measured, verified
+from db_examples import NPU, SIM, WORKLOAD, config, measured, verified
 
 from pfatune.db import Kind, Measurement
-from pfatune.kernel.shapes import PfaShape
 
 
 def test_unit_of_a_cost_is_that_of_its_backend() -> None:
@@ -66,8 +65,3 @@ def test_output_of_a_crashed_child_is_made_storable() -> None:
 @pytest.mark.parametrize("diff", [math.nan, math.inf])
 def test_difference_that_is_no_number_becomes_none(diff: float) -> None:
     assert replace(verified(passed=False), max_abs_diff=diff).max_abs_diff is None
-
-
-def test_verified_shapes_are_of_the_family() -> None:
-    with pytest.raises(ValueError, match="under its own family"):
-        replace(verified(), shapes=(SHAPE, PfaShape(b=2, s2=1024, nq=16)))

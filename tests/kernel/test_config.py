@@ -13,6 +13,7 @@ from strategies import configs, shapes
 
 from pfatune.kernel.config import (
     FIELD_NAMES,
+    MAX_STITCHED,
     ConfigError,
     KernelConfig,
     canonical,
@@ -192,12 +193,18 @@ def test_tiles_that_were_measured_apart_stay_apart(change: dict[str, Any]) -> No
         {"cube_l1_reuse_setting": ((-1, 2),)},
         {"vec_nbuffer_setting": ()},
         {"cube_nbuffer_setting": ((-1, 1),)},
-        {"stitch_function_max_num": 128},
+        {"stitch_function_max_num": 64},
         {"device_sched_mode": 1},
     ],
 )
 def test_options_are_part_of_the_identity(change: dict[str, Any]) -> None:
     assert canonical(replace(BASE, **change), SMALL.family) != canonical(BASE, SMALL.family)
+
+
+@pytest.mark.parametrize("number", [129, 512, 1024])
+def test_a_stitch_that_pypto_does_not_survive_is_capped(number: int) -> None:
+    capped = replace(BASE, stitch_function_max_num=MAX_STITCHED)
+    assert canonical(replace(BASE, stitch_function_max_num=number), SMALL.family) == canonical(capped, SMALL.family)
 
 
 def test_options_reach_pypto_as_dictionaries() -> None:
@@ -237,7 +244,8 @@ def test_the_default_is_what_the_kernel_ships(name: str, g_tile: int, s2_tile: i
 
 @given(shapes())
 def test_only_s2_8192_has_a_long_default_tile(shape: PfaShape) -> None:
-    assert default_config(shape).tile.s2_tile == (1024 if shape.s2 == 8192 else 128)
+    long = 1024 if shape.s2 == 8192 else 128
+    assert default_config(shape).tile.s2_tile == -(-long // shape.block_size) * shape.block_size
     assert default_config(shape).tile.g_tile == shape.group
 
 

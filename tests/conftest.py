@@ -1,0 +1,9 @@
+"""What holds for every test."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+# A busy machine is slow, not wrong.
+settings.register_profile("pfatune", deadline=None)
+settings.load_profile("pfatune")
