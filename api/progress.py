@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
 
-    from ..autotune.tuner import Progress
+    from ..autotune.progress import Progress
 
 _EVERY = 10  # trials between two plain lines when nothing else happens
 _BAR = 32  # columns

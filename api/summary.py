@@ -13,7 +13,7 @@ from .progress import kinds_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..autotune.tuner import Progress, TuneResult
+    from ..autotune.progress import Progress, TuneResult
     from ..db.records import Environment, Kind, TunedConfig
 
 _DETAILED = 3  # shapes up to which every field that differs is shown

@@ -18,9 +18,9 @@ from .worker import check, worker
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ..autotune.progress import TuneResult
     from ..autotune.sim import SimBackend
     from ..autotune.trial import TrialPool
-    from ..autotune.tuner import TuneResult
     from ..db.store import Store
     from .progress import Report
 
@@ -216,7 +216,8 @@ class _Run:
         return results
 
     def _family(self, group: Sequence[Workload], trials: int | None, seconds: float | None) -> TuneResult:
-        from ..autotune.tuner import Budget, Progress, Tuner
+        from ..autotune.progress import Budget, Progress
+        from ..autotune.tuner import Tuner
 
         report = self._report()
         pool = self._pool

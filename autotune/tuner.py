@@ -9,16 +9,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import replace
 
-from ..db.records import Environment, Kind, Measurement, TunedConfig, Verification
+from ..db.records import Kind, Measurement, TunedConfig, Verification
 from ..db.store import Store
 from ..kernel.config import KernelConfig, canonical, default_config
 from ..kernel.legality import violations
-from ..kernel.shapes import PfaFamily, Workload
-from ..kernel.soc import Soc
+from ..kernel.shapes import Workload
+from .backend import Backend
 from .errors import DefaultFailedError, WorkerSetupError
+from .progress import Budget, Progress, TuneResult, Watch
 from .search import Search, starting_points
 from .space import space_for
 from .trial import TrialPool, TrialResult
@@ -26,92 +26,6 @@ from .trial import TrialPool, TrialResult
 _FAULT_RETRIES = 2  # of a trial that ended in an environment fault
 _MAX_FAULTS = 5  # trials in a row, each tried again, after which it is the machine
 _TICK = 0.5  # seconds between looks at the clock
-
-
-class Backend(Protocol):
-    """What the loop needs of a worker; ``sim.SimBackend`` is one."""
-
-    name: str
-    soc: Soc
-    environment: Environment
-    verify_timeout: float
-
-    def time_job(
-        self, config: KernelConfig, workloads: Sequence[Workload], *, trace: bool = False
-    ) -> dict[str, Any]: ...
-
-    def verify_job(self, config: KernelConfig, family: PfaFamily, *, seed: int = 0) -> dict[str, Any]: ...
-
-    def measurements(
-        self, config: KernelConfig, workloads: Sequence[Workload], result: TrialResult, *, study: str = ""
-    ) -> list[Measurement]: ...
-
-    def verification(self, config: KernelConfig, family: PfaFamily, result: TrialResult) -> Verification: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """When to stop: after ``trials`` configurations measured in all, or ``seconds`` of this run.
-
-    ``trials`` counts those that earlier runs measured for the same workloads, so that a rerun
-    finishes what was begun and a second rerun does nothing.
-    """
-
-    trials: int | None = 40
-    seconds: float | None = None
-
-
-@dataclass(slots=True)
-class Progress:
-    """How far a run is; the same object all along, shown to ``watch`` after every change.
-
-    ``trials`` are configurations measured in all, ``known`` those of earlier runs. ``best`` and
-    ``default`` hold the cost of each workload, verified ones only for ``best``.
-    """
-
-    workloads: tuple[Workload, ...]
-    unit: str
-    budget: Budget
-    known: int = 0
-    trials: int = 0
-    running: int = 0
-    elapsed: float = 0.0
-    kinds: dict[Kind, int] = field(default_factory=dict)
-    default: dict[Workload, float] = field(default_factory=dict)
-    best: dict[Workload, float] = field(default_factory=dict)
-    verifying: int = 0
-    last: str = ""
-    interrupted: bool = False
-
-    @property
-    def speedup(self) -> float | None:
-        """Geometric mean of default's cost over the best verified cost; None before there is one."""
-        pairs = [(self.default[w], self.best[w]) for w in self.workloads if w in self.default and w in self.best]
-        if len(pairs) < len(self.workloads):
-            return None
-        return math.exp(sum(math.log(d / b) for d, b in pairs) / len(pairs))
-
-    @property
-    def seconds_left(self) -> float | None:
-        """An estimate from the pace so far; None before anything was measured."""
-        fresh = self.trials - self.known
-        estimates = []
-        if self.budget.trials is not None and fresh > 0:
-            estimates.append((self.budget.trials - self.trials) * self.elapsed / fresh)
-        if self.budget.seconds is not None:
-            estimates.append(self.budget.seconds - self.elapsed)
-        return max(0.0, min(estimates)) if estimates else None
-
-
-Watch = Callable[[Progress], None]
-
-
-@dataclass(frozen=True, slots=True)
-class TuneResult:
-    """What a run leaves: the tuned configuration of each workload, as stored, and how it went."""
-
-    tuned: tuple[TunedConfig, ...]
-    progress: Progress
 
 
 class Tuner:

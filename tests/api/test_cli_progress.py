@@ -10,7 +10,7 @@ import pytest
 from pfatune.api.output import cost_text, duration, speedup_text
 from pfatune.api.progress import JsonReport, LineReport
 from pfatune.api.stop import Stop
-from pfatune.autotune.tuner import Budget, Progress
+from pfatune.autotune.progress import Budget, Progress
 from pfatune.db import Kind
 from pfatune.kernel.shapes import PfaShape, Workload
 

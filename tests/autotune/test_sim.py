@@ -12,9 +12,10 @@ import pytest
 from trial_tools import HERE, MIB
 
 from pfatune.autotune import sim
+from pfatune.autotune.progress import Budget
 from pfatune.autotune.sim import SimBackend
 from pfatune.autotune.trial import TrialPool, TrialResult
-from pfatune.autotune.tuner import Budget, Tuner
+from pfatune.autotune.tuner import Tuner
 from pfatune.db import Kind, Store
 from pfatune.kernel.config import KernelConfig, PfaTileShapeConfig, canonical, default_config
 from pfatune.kernel.legality import violations

@@ -29,8 +29,9 @@ from stand_in import (
 from trial_tools import HERE, MIB, environ, marked, wait_until_gone
 
 from pfatune.autotune.errors import DefaultFailedError, WorkerSetupError
+from pfatune.autotune.progress import Budget, Progress, TuneResult, Watch
 from pfatune.autotune.trial import TrialPool, TrialResult
-from pfatune.autotune.tuner import Budget, Progress, Tuner, TuneResult, Watch
+from pfatune.autotune.tuner import Tuner
 from pfatune.db import Kind, Measurement, Store, Verification
 from pfatune.kernel.config import KernelConfig
 from pfatune.kernel.shapes import PfaShape, Workload

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from stand_in import LARGE, SMALL, StandIn, stand_in_pool
 
-from pfatune.autotune.tuner import Budget, Progress, Tuner
+from pfatune.autotune.progress import Budget, Progress
+from pfatune.autotune.tuner import Tuner
 from pfatune.db import Store
 
 database, folder, mark, trials = sys.argv[1:]
