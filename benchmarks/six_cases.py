@@ -85,7 +85,8 @@ def main() -> None:
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         about = {
-            "command": "python " + " ".join(sys.argv),
+            "command": f"python benchmarks/six_cases.py --trials {options.trials} --seed {options.seed} "
+            f"--parallel {options.parallel}",
             "machine": platform.machine(),
             "unit": "cycles (cost model)",
         }
