@@ -23,6 +23,8 @@ from pfatune.autotune.runs import RunFolder
 from pfatune.autotune.trial import TrialPool, TrialResult
 from pfatune.db.records import Kind
 
+pytestmark = pytest.mark.slow
+
 MEMORY = 200 * MIB
 
 

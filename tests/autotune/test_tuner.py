@@ -36,6 +36,8 @@ from pfatune.db import Kind, Measurement, Store, Verification
 from pfatune.kernel.config import KernelConfig
 from pfatune.kernel.shapes import PfaShape, Workload
 
+pytestmark = pytest.mark.slow
+
 DEFAULT = default(LARGE)
 
 

@@ -13,6 +13,8 @@ from db_examples import SIM, open_at_once
 
 from pfatune.db import Store
 
+pytestmark = pytest.mark.slow
+
 OPENERS = 6
 
 
