@@ -154,5 +154,5 @@ def main() -> None:
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # text files at start
     sys.exit(run(sys.argv[1:]))

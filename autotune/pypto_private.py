@@ -86,7 +86,7 @@ def build_interpreter(keep: Callable[[Path], None]) -> None:
     try:
         BuildOnlineManager().build_and_load_calculator()
     finally:
-        ctypes.CDLL = load  # type: ignore[misc]
+        ctypes.CDLL = load  # type: ignore[misc]  # as it was
 
 
 def exit_flushing(code: int) -> None:

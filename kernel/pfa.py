@@ -71,6 +71,10 @@ def build_kernel(
 ) -> Any:
     """The kernel for one configuration and family; call it with the tensors of ``flatten``.
 
+    ``config`` is compiled as it is: give the canonical form, as it is stored and served. Without
+    it, an unroll list that lacks 1 computes wrong numbers, and a stitch above ``MAX_STITCHED``
+    crashes PyPTO 0.2.0.
+
     It compiles at its first call and serves every b and s2. ``softmax_scale`` defaults to
     1/√qd. ``quant_max`` is the value that the largest P is quantised to. Further keywords go to
     ``pypto.frontend.jit``.

@@ -25,14 +25,14 @@ def test_help_shows_examples_and_explains_every_option(name: str, capsys: pytest
     assert "Examples" in out
     assert f"pfatune {name}" in out
     assert "\x1b" not in out
-    for parameter in COMMAND.commands[name].params:  # type: ignore[attr-defined]
+    for parameter in COMMAND.commands[name].params:  # type: ignore[attr-defined]  # a group
         assert parameter.help, parameter.name
         assert parameter.opts[0] in out
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_help_fits_eighty_columns(name: str) -> None:
-    for line in (COMMAND.commands[name].epilog or "").splitlines():  # type: ignore[attr-defined]
+    for line in (COMMAND.commands[name].epilog or "").splitlines():  # type: ignore[attr-defined]  # a group
         assert len(line) <= 77, line
 
 

@@ -61,7 +61,7 @@ def newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], N
 def refusal(kind: type[StoreError], target: str | Path, **options: object) -> str:
     """Open, be refused, and return the message: one line that names the database."""
     with pytest.raises(kind) as caught:
-        Store.open(target, **options)  # type: ignore[arg-type]
+        Store.open(target, **options)  # type: ignore[arg-type]  # wrong ones too
     message = str(caught.value)
     assert type(caught.value) is kind
     assert "\n" not in message

@@ -87,7 +87,7 @@ def test_queries_use_their_indexes(store: Store, env_id: int) -> None:
     plans: list[str] = []
 
     @event.listens_for(store.database._engine, "after_execute")
-    def explain(connection, statement, *rest):  # type: ignore[no-untyped-def]
+    def explain(connection, statement, *rest):  # type: ignore[no-untyped-def]  # SQLAlchemy's to call
         if isinstance(statement, Select):
             query = str(statement.compile(connection, compile_kwargs={"literal_binds": True}))
             rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}")

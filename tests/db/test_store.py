@@ -65,7 +65,7 @@ def test_measurements_are_found_by_workload_family_and_configuration(store: Stor
     )
 
     def ids(**conditions: object) -> list[int | None]:
-        return [one.id for one in store.measurements(env_id, **conditions)]  # type: ignore[arg-type]
+        return [one.id for one in store.measurements(env_id, **conditions)]  # type: ignore[arg-type]  # by name
 
     assert ids(workload=WORKLOAD) == [plain, other_config]
     assert ids(workload=RAGGED) == [ragged]
