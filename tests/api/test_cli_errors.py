@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cli_tools import PFATUNE, SMALL, environ, fill, pfatune
 
-from pfatune.api import cli
+from pfatune.api.cli import main as cli
 from pfatune.api.errors import one_line
 from pfatune.kernel.shapes import CASES
 
@@ -261,7 +261,7 @@ def test_the_unexpected_is_one_line_and_a_log_file(
     def fail(*arguments: object) -> None:
         raise KeyError("what\nnobody thought of")
 
-    monkeypatch.setattr("pfatune.api.lookup.served", fail)
+    monkeypatch.setattr("pfatune.api.cli.lookup.served", fail)
     assert cli.run(["config", *SMALL]) == 1
     told(capsys, "unexpected KeyError")
     (log,) = (alone / "cache" / "errors").iterdir()
@@ -278,7 +278,7 @@ def test_the_unexpected_is_told_where_no_log_can_be_written(
     def fail(*arguments: object) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr("pfatune.api.lookup.served", fail)
+    monkeypatch.setattr("pfatune.api.cli.lookup.served", fail)
     assert cli.run(["config", *SMALL]) == 1
     told(capsys, "no file, since none could be written")
 

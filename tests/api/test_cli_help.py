@@ -10,7 +10,7 @@ import pytest
 import typer
 from cli_tools import SMALL, environ, fill, pfatune
 
-from pfatune.api import cli
+from pfatune.api.cli import main as cli
 
 COMMAND = typer.main.get_command(cli.app)
 NAMES = ["tune", "config", "history", "verify", "explain", "trace", "doctor"]
@@ -54,7 +54,7 @@ def test_version_and_help_end_well(arguments: list[str], tmp_path: Path) -> None
 def loaded(arguments: list[str], folder: Path) -> set[str]:
     """The heavy modules that a command has imported at its end."""
     code = (
-        "import sys; from pfatune.api import cli; cli.run(sys.argv[1:]); "
+        "import sys; from pfatune.api.cli import main as cli; cli.run(sys.argv[1:]); "
         f"print(*[name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run(

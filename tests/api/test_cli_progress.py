@@ -7,9 +7,9 @@ import signal
 
 import pytest
 
-from pfatune.api.output import cost_text, duration, speedup_text
-from pfatune.api.progress import JsonReport, LineReport
-from pfatune.api.stop import Stop
+from pfatune.api.cli.output import cost_text, duration, speedup_text
+from pfatune.api.cli.progress import JsonReport, LineReport
+from pfatune.api.cli.stop import Stop
 from pfatune.autotune.progress import Budget, Progress
 from pfatune.db import Kind
 from pfatune.kernel.shapes import PfaShape, Workload
@@ -95,7 +95,7 @@ def test_costs_have_their_unit() -> None:
 
 @pytest.mark.torch
 def test_the_tolerance_that_is_shown_is_the_golden_s() -> None:
-    from pfatune.api.verify import TOLERANCE
+    from pfatune.api.cli.verify import TOLERANCE
     from pfatune.kernel.golden import ATOL, RTOL
 
     assert TOLERANCE == (RTOL, ATOL)

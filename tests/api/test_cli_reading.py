@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cli_tools import ENVIRONMENT, PFATUNE, SMALL, default, environ, fill, other, pfatune
 
-from pfatune.api import cli
+from pfatune.api.cli import main as cli
 from pfatune.kernel.config import KernelConfig
 
 CASE = ["--case", "pfa_fp8_b2_s1_1_s2_1k"]

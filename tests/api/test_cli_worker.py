@@ -138,7 +138,9 @@ def test_a_killed_run_leaves_no_process_and_a_rerun_loses_nothing(
 
 def test_tune_then_everything_else_agrees(tmp_path: Path) -> None:
     where = [*TINY, "--db", str(tmp_path / "a.db")]
-    code = "import sys; from pfatune.api.cli import run; n = run(sys.argv[1:]); sys.exit(n or 'torch' in sys.modules)"
+    code = (
+        "import sys; from pfatune.api.cli.main import run; n = run(sys.argv[1:]); sys.exit(n or 'torch' in sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code, "tune", *where, "--trials", "2"],
         cwd=tmp_path,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..kernel.config import KernelConfig, canonical
-from ..kernel.legality import Violation, violations
-from ..kernel.shapes import Workload
-from ..kernel.soc import Soc
+from ...kernel.config import KernelConfig, canonical
+from ...kernel.legality import Violation, violations
+from ...kernel.shapes import Workload
+from ...kernel.soc import Soc
 from . import lookup, options, output
 
 if TYPE_CHECKING:
-    from ..db.records import Environment, Measurement, Verification
+    from ...db.records import Environment, Measurement, Verification
 
 EXAMPLES = """
 [bold]Examples[/]

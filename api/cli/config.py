@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..kernel.legality import violations
-from ..kernel.shapes import Workload
-from ..kernel.soc import Soc
+from ...kernel.legality import violations
+from ...kernel.shapes import Workload
+from ...kernel.soc import Soc
 from . import lookup, options, output
 
 if TYPE_CHECKING:
-    from ..db.records import TunedConfig
+    from ...db.records import TunedConfig
 
 EXAMPLES = """
 [bold]Examples[/]

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..kernel.config import KernelConfig, canonical
-from ..kernel.legality import violations
-from ..kernel.shapes import Workload
+from ...kernel.config import KernelConfig, canonical
+from ...kernel.legality import violations
+from ...kernel.shapes import Workload
+from ..errors import InputError
 from . import lookup, options, output
-from .errors import InputError
-from .worker import check, run_job, worker
+from .embedded import check, run_job, worker
 
 if TYPE_CHECKING:
-    from ..autotune.sim import SimBackend
-    from ..autotune.swimlane import Swimlane
-    from ..autotune.trial import TrialPool
+    from ...autotune.sim import SimBackend
+    from ...autotune.swimlane import Swimlane
+    from ...autotune.trial import TrialPool
 
 EXAMPLES = """
 [bold]Examples[/]
@@ -82,7 +82,7 @@ def trace(
     config = canonical(chosen.config, workload.shape.family)
     named = {"default": default} if config == default else {"default": default, chosen.name.split(",")[0]: config}
 
-    from ..autotune import swimlane, swimlane_picture
+    from ...autotune import swimlane, swimlane_picture
 
     out = output.console()
     check(chip, settings.cache_folder)
@@ -141,8 +141,8 @@ def _outputs(prefix: str) -> tuple[Path, Path]:
 
 
 def _lanes(backend: SimBackend, pool: TrialPool, config: KernelConfig, workload: Workload, name: str) -> Swimlane:
-    from ..autotune.errors import WorkerSetupError
-    from ..autotune.swimlane import Swimlane
+    from ...autotune.errors import WorkerSetupError
+    from ...autotune.swimlane import Swimlane
 
     result = run_job(pool, backend.time_job(config, [workload], trace=True))
     if result.reply is None:

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from ..kernel.config import FIELD_NAMES, KernelConfig
-from ..kernel.legality import Violation
+from ...kernel.config import FIELD_NAMES, KernelConfig
+from ...kernel.legality import Violation
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

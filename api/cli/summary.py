@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..kernel.shapes import Workload
+from ...kernel.shapes import Workload
 from . import output
 from .options import shape_options
 from .progress import kinds_text
@@ -13,8 +13,8 @@ from .progress import kinds_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..autotune.progress import Progress, TuneResult
-    from ..db.records import Environment, Kind, TunedConfig
+    from ...autotune.progress import Progress, TuneResult
+    from ...db.records import Environment, Kind, TunedConfig
 
 _DETAILED = 3  # shapes up to which every field that differs is shown
 

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..kernel.soc import Soc, soc
+from ...kernel.soc import Soc, soc
+from ..errors import one_line
 from . import options, output
-from .errors import one_line
 
 if TYPE_CHECKING:
-    from .settings import Settings
+    from ..settings import Settings
 
 EXAMPLES = """
 [bold]Examples[/]
@@ -74,7 +74,7 @@ def doctor(
     verbose: options.Verbose = False,
 ) -> int:
     """Say what works on this machine, what does not, and what to do about it."""
-    from .settings import load_settings
+    from ..settings import load_settings
 
     settings = load_settings(db=db, soc_name=soc_name)
     chip = soc(settings.soc)
@@ -141,7 +141,7 @@ def _packages() -> Iterator[Check]:
 
 
 def _tools() -> Iterator[Check]:
-    from ..autotune.toolchain import tools
+    from ...autotune.toolchain import tools
 
     for tool in tools():
         detail = tool.path or f"missing, needed for {tool.needed_for}"
@@ -190,9 +190,9 @@ def _worker(settings: Settings, chip: Soc, build: bool, *, fit: bool) -> Iterato
     if not fit:
         yield Check(section, "not tried", None, "something above is missing")
         return
-    from ..autotune import interpreter, platform
-    from ..autotune.errors import WorkerSetupError
-    from ..autotune.sim import SimBackend
+    from ...autotune import interpreter, platform
+    from ...autotune.errors import WorkerSetupError
+    from ...autotune.sim import SimBackend
 
     cache = settings.cache_folder
     try:
@@ -236,7 +236,7 @@ def _import_trouble(environ: dict[str, str]) -> str:
 
 
 def _database(target: str) -> Check:
-    from ..db.errors import StoreError
+    from ...db.errors import StoreError
     from .lookup import open_if_there
 
     try:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..kernel.shapes import Workload
-from ..kernel.soc import Soc
+from ...kernel.shapes import Workload
+from ...kernel.soc import Soc
+from ..errors import InputError
 from . import lookup, options, output
-from .errors import InputError
 
 if TYPE_CHECKING:
-    from ..db.records import Environment, Measurement
+    from ...db.records import Environment, Measurement
 
 DEFAULT_LIMIT = 20
 KINDS = (
@@ -96,7 +96,7 @@ def history(
         if name not in KINDS:
             raise InputError(f"--kind is {name!r}: use one of {', '.join(KINDS)}")
 
-    from ..db.store import Store
+    from ...db.store import Store
 
     rows: list[Measurement] = []
     with Store.open(settings.db, read_only=True) as store:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from ..kernel.shapes import CASES, PfaShape, Workload
-from ..kernel.soc import Soc, soc
-from .errors import InputError
+from ...kernel.shapes import CASES, PfaShape, Workload
+from ...kernel.soc import Soc, soc
+from ..errors import InputError
 
 if TYPE_CHECKING:
-    from .settings import Settings
+    from ..settings import Settings
 
 MAX_WORKLOADS = 256  # of one command
 _DEFAULTS = {f.name: f.default for f in fields(PfaShape)}
@@ -194,7 +194,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text."
 
 def _set_verbosity(value: bool) -> bool:
     if value:
-        from .log import be_verbose
+        from ..log import be_verbose
 
         be_verbose()
     return value
@@ -288,7 +288,7 @@ def request(
     Raises:
         InputError, ShapeError, UnknownSocError: they contradict one another, or name nothing that there is.
     """
-    from .settings import load_settings
+    from ..settings import load_settings
 
     cases = [] if case is None else [case]
     found = workloads(cases, None if b is None else [b], None if s2 is None else [s2], static, actual_seq)

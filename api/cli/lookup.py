@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..kernel.config import ConfigError, KernelConfig, canonical, default_config
-from ..kernel.shapes import Workload
-from ..kernel.soc import Soc
-from ..kernel.source import kernel_digest
-from .errors import InputError
+from ...kernel.config import ConfigError, KernelConfig, canonical, default_config
+from ...kernel.shapes import Workload
+from ...kernel.soc import Soc
+from ...kernel.source import kernel_digest
+from ..errors import InputError
 from .options import shape_options
 
 if TYPE_CHECKING:
-    from ..db.records import Environment, TunedConfig
-    from ..db.store import Store
+    from ...db.records import Environment, TunedConfig
+    from ...db.store import Store
 
 MAX_CONFIG_BYTES = 1 << 20
 
@@ -52,8 +52,8 @@ def open_if_there(target: str, *, read_only: bool = True) -> Store | None:
     Raises:
         StoreError: something is there that cannot be used.
     """
-    from ..db.store import Store
-    from ..db.target import Target
+    from ...db.store import Store
+    from ...db.target import Target
 
     path = Target.parse(target).path
     if path is not None and not path.exists() and path.parent.is_dir():

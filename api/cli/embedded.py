@@ -7,14 +7,14 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..kernel.soc import Soc
-from .log import log
+from ...kernel.soc import Soc
+from ..log import log
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..autotune.sim import SimBackend
-    from ..autotune.trial import TrialPool, TrialResult
+    from ...autotune.sim import SimBackend
+    from ...autotune.trial import TrialPool, TrialResult
 
 GIB = 1 << 30
 
@@ -25,7 +25,7 @@ def check(chip: Soc, cache: Path) -> None:
     Raises:
         WorkerSetupError: they are not.
     """
-    from ..autotune import platform, toolchain
+    from ...autotune import platform, toolchain
 
     toolchain.require_tools()
     platform.prepare(chip, cache)
@@ -40,8 +40,8 @@ def worker(
     Raises:
         WorkerSetupError: it cannot be set up.
     """
-    from ..autotune.interpreter import library_path
-    from ..autotune.sim import SimBackend
+    from ...autotune.interpreter import library_path
+    from ...autotune.sim import SimBackend
 
     what = "starting the worker"
     if not library_path(cache).is_file():

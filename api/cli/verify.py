@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..kernel.config import KernelConfig, canonical
-from ..kernel.legality import Violation, violations
-from ..kernel.shapes import Workload
-from ..kernel.soc import Soc
+from ...kernel.config import KernelConfig, canonical
+from ...kernel.legality import Violation, violations
+from ...kernel.shapes import Workload
+from ...kernel.soc import Soc
 from . import lookup, options, output
-from .worker import check, run_job, worker
+from .embedded import check, run_job, worker
 
 if TYPE_CHECKING:
-    from ..autotune.trial import TrialResult
-    from ..db.records import Environment, Verification
+    from ...autotune.trial import TrialResult
+    from ...db.records import Environment, Verification
 
 #: The tolerances of the golden, which cannot be imported without torch: relative and absolute.
 TOLERANCE = (1 / 128, 1e-4)
@@ -109,9 +109,9 @@ def verify(
         return 1
     config = canonical(chosen.config, family)
 
-    from ..autotune.errors import WorkerSetupError
-    from ..autotune.sim import VERIFY_TIMEOUT
-    from ..db.records import Kind
+    from ...autotune.errors import WorkerSetupError
+    from ...autotune.sim import VERIFY_TIMEOUT
+    from ...db.records import Kind
 
     out = None if as_json else output.console()
     check(chip, settings.cache_folder)

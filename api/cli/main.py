@@ -18,12 +18,12 @@ from typing import Annotated, Any
 
 import typer
 
-from .. import __version__
-from ..kernel.config import ConfigError
-from ..kernel.shapes import ShapeError
-from ..kernel.soc import UnknownSocError
+from ... import __version__
+from ...kernel.config import ConfigError
+from ...kernel.shapes import ShapeError
+from ...kernel.soc import UnknownSocError
+from ..errors import InputError, one_line
 from . import config, doctor, explain, history, trace, tune, verify
-from .errors import InputError, one_line
 from .stop import stop
 
 _EXAMPLES = """
@@ -106,7 +106,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _fail(error: Exception) -> int:
-    from ..autotune.errors import DefaultFailedError, WorkerSetupError
+    from ...autotune.errors import DefaultFailedError, WorkerSetupError
 
     if isinstance(error, InputError | ShapeError | ConfigError | UnknownSocError):
         return _say(f"error: {error}", 2)
@@ -118,7 +118,7 @@ def _fail(error: Exception) -> int:
     if isinstance(error, WorkerSetupError | DefaultFailedError):
         return _say(f"error: {error}", 1)
 
-    from ..db.errors import StoreError, UnsupportedTargetError
+    from ...db.errors import StoreError, UnsupportedTargetError
 
     if isinstance(error, StoreError):
         return _say(f"error: {error}", 2 if isinstance(error, UnsupportedTargetError) else 1)
@@ -132,7 +132,7 @@ def _say(text: str, code: int = 1) -> int:
 
 def _keep_traceback(error: Exception) -> str:
     """Write the traceback to a file under the cache, or in a temporary folder; returns where it is."""
-    from .settings import load_settings
+    from ..settings import load_settings
 
     text = "".join(traceback.format_exception(error))
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"

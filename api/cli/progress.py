@@ -6,16 +6,16 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..db.records import Kind
-from ..kernel.shapes import Workload
-from .log import log
+from ...db.records import Kind
+from ...kernel.shapes import Workload
+from ..log import log
 from .output import cost_text, duration, print_json, speedup_text
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
 
-    from ..autotune.progress import Progress
+    from ...autotune.progress import Progress
 
 _EVERY = 10  # trials between two plain lines when nothing else happens
 _BAR = 32  # columns

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..kernel.shapes import PfaFamily, Workload
-from ..kernel.soc import Soc, soc
+from ...kernel.shapes import PfaFamily, Workload
+from ...kernel.soc import Soc, soc
 from . import options
+from .embedded import check, worker
 from .stop import stop
-from .worker import check, worker
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..autotune.progress import TuneResult
-    from ..autotune.sim import SimBackend
-    from ..autotune.trial import TrialPool
-    from ..db.store import Store
+    from ...autotune.progress import TuneResult
+    from ...autotune.sim import SimBackend
+    from ...autotune.trial import TrialPool
+    from ...db.store import Store
     from .progress import Report
 
 DEFAULT_TRIALS = 40
@@ -140,15 +140,15 @@ def tune(
     """
     static = {"s1": s1, "nq": nq, "nkv": nkv, "qd": qd, "block_size": block_size}
     wanted = options.workloads(case or [], b, s2, static, actual_seq)
-    from .settings import load_settings
+    from ..settings import load_settings
 
     settings = load_settings(db=db, soc_name=soc_name)
     chip = soc(settings.soc)
     if trials is None and seconds is None:
         trials = DEFAULT_TRIALS
 
-    from ..db.store import Store
-    from ..db.target import Target
+    from ...db.store import Store
+    from ...db.target import Target
     from . import summary
     from .output import console
 
@@ -216,8 +216,8 @@ class _Run:
         return results
 
     def _family(self, group: Sequence[Workload], trials: int | None, seconds: float | None) -> TuneResult:
-        from ..autotune.progress import Budget, Progress
-        from ..autotune.tuner import Tuner
+        from ...autotune.progress import Budget, Progress
+        from ...autotune.tuner import Tuner
 
         report = self._report()
         pool = self._pool
