@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, OperationalError
@@ -49,6 +50,7 @@ class Database:
         self.name = target.name
         self.read_only = read_only
         self.busy_timeout = busy_timeout
+        self._guard: Callable[[Connection], None] | None = None
         self.is_sqlite = target.path is not None
         self._engine = self._sqlite_engine() if self.is_sqlite else self._postgresql_engine()
         reading, writing = ({}, {_BEGIN: "BEGIN IMMEDIATE"}) if self.is_sqlite else (_POSTGRESQL_READING, {})
@@ -72,7 +74,18 @@ class Database:
         if self.read_only:
             raise ReadOnlyStoreError(name=self.name)
         with self._plain_errors(), self._writer.begin() as connection:
+            if self._guard is not None:
+                self._guard(connection)
             yield connection
+
+    def guarded(self, guard: Callable[[Connection], None]) -> Self:
+        """The same connections, but that every write first calls the guard, whose exception refuses the write.
+
+        Closing it closes nothing.
+        """
+        other = copy.copy(self)
+        other._guard = guard
+        return other
 
     def use_wal(self) -> None:
         """Let SQLite's readers and writer work at the same time; the file stays so for good."""
@@ -92,7 +105,8 @@ class Database:
                     time.sleep(0.01)
 
     def close(self) -> None:
-        self._engine.dispose()
+        if self._guard is None:
+            self._engine.dispose()
 
     def _sqlite_engine(self) -> Engine:
         engine = create_engine(

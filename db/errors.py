@@ -110,6 +110,27 @@ class UnknownRowError(StoreError):
     message = "{table} {row_id} is not in the store: give the id that the store returned when it was added"
 
 
+class IdempotencyConflictError(StoreError):
+    message = (
+        "idempotency key {key!r} belongs to job {job_id}, which was submitted with another body: "
+        "send the same body again, or use a new key"
+    )
+
+
+class QueueFullError(StoreError):
+    message = "{open_jobs} jobs are open, and {max_open} are allowed: wait until some have ended, or cancel some"
+
+
+class LeaseLostError(StoreError):
+    message = (
+        "job {job_id} is no longer leased to {owner} (fence {fence}): stop working on it; nothing of this was kept"
+    )
+
+
+class TokenExistsError(StoreError):
+    message = "a token named {token!r} is in use: choose another name, or revoke that one first"
+
+
 class PromotionError(StoreError):
     """A measurement that must not be served: some part of the evidence is missing or does not match."""
 

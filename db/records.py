@@ -106,8 +106,8 @@ class Measurement:
             _check_seconds(name, getattr(self, name))
         if not 0 <= self.peak_bytes <= MAX_BYTES:
             raise ValueError(f"peak_bytes is {self.peak_bytes!r}: give a whole number from 0 to {MAX_BYTES}")
-        object.__setattr__(self, "message", _storable(self.message))
-        object.__setattr__(self, "study", _storable(self.study))
+        object.__setattr__(self, "message", storable(self.message))
+        object.__setattr__(self, "study", storable(self.study))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class Verification:
         _check_seconds("seconds", self.seconds)
         if self.max_abs_diff is not None and not math.isfinite(self.max_abs_diff):
             object.__setattr__(self, "max_abs_diff", None)
-        object.__setattr__(self, "message", _storable(self.message))
+        object.__setattr__(self, "message", storable(self.message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +187,6 @@ def _check_seconds(name: str, value: float) -> None:
         raise ValueError(f"{name} is {value!r}: give finite seconds from 0")
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
     """The text without NUL and lone surrogates, which a crashed child's output may well hold."""
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -10,12 +11,16 @@ from typing import Self
 from sqlalchemy import Connection, insert, select, text
 from sqlalchemy.exc import IntegrityError
 
-from ..kernel.shapes import PfaFamily, Workload
-from . import promotion
+from ..kernel.ladder import Entry
+from ..kernel.shapes import PfaFamily, PfaShape, Workload
+from . import listing, promotion, served
 from .engine import Database
 from .errors import DatabaseDamagedError, UnknownEnvironmentError
+from .job_records import Lease
+from .jobs import JobQueue
+from .leases import require_lease
 from .migrate import migrate
-from .records import Environment, Measurement, TunedConfig, Verification
+from .records import Environment, Kind, Measurement, TunedConfig, Verification
 from .rows import (
     environment_of,
     environment_row,
@@ -28,6 +33,8 @@ from .rows import (
 )
 from .tables import environment, measurement, verification
 from .target import Target
+from .tokens import Tokens
+from .traces import Traces
 
 
 class Store:
@@ -39,6 +46,9 @@ class Store:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self.jobs = JobQueue(database)
+        self.tokens = Tokens(database)
+        self.traces = Traces(database)
 
     @classmethod
     def open(cls, target: str | Path, *, read_only: bool = False, busy_timeout: float = 5.0) -> Self:
@@ -74,6 +84,25 @@ class Store:
 
     def __repr__(self) -> str:
         return f"<Store {self.database.name}>"
+
+    def under(self, lease: Lease) -> Store:
+        """The same store for the holder of a lease: once the job is another's, or has ended, it takes nothing more.
+
+        Reading is not affected. A write that is refused raises LeaseLostError.
+        """
+        guarded = Store(self.database.guarded(partial(require_lease, lease=lease)))
+        # These check the lease they are given.
+        guarded.jobs = self.jobs
+        return guarded
+
+    def ping(self) -> None:
+        """Read one row.
+
+        Raises:
+            StoreError: the database cannot be read now.
+        """
+        with self.database.read() as connection:
+            connection.execute(select(environment.c.id).limit(1)).first()
 
     def check(self) -> None:
         """Have SQLite look through the whole file; PostgreSQL has its own tools for this.
@@ -148,6 +177,44 @@ class Store:
         with self.database.read() as connection:
             return [measurement_of(row) for row in connection.execute(query).mappings()]
 
+    def measurement(self, measurement_id: int) -> tuple[int, Measurement] | None:
+        """The measurement of that id, after the id of its environment; None when there is none."""
+        with self.database.read() as connection:
+            return listing.one(connection, measurement_id)
+
+    def measurement_page(
+        self,
+        *,
+        env_id: int | None = None,
+        workload: Workload | None = None,
+        family: PfaFamily | None = None,
+        kind: Kind | None = None,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> list[tuple[int, Measurement]]:
+        """The measurements that meet every condition given, each after the id of its environment, newest first.
+
+        ``before`` is the id of the last one of the page before.
+        """
+        with self.database.read() as connection:
+            return listing.page(
+                connection,
+                env_id=env_id,
+                workload=workload,
+                family=family,
+                kind=kind,
+                before=before,
+                limit=limit,
+            )
+
+    def measurement_counts(self) -> dict[tuple[str, str, Kind], int]:
+        """How many measurements there are of each backend, SoC and kind.
+
+        Reads an index from end to end: a caller who asks often should keep the answer for a while.
+        """
+        with self.database.read() as connection:
+            return listing.counts(connection)
+
     def add_verification(self, env_id: int, verified: Verification) -> int:
         """Add a verification, passed or not, and return its id.
 
@@ -197,6 +264,20 @@ class Store:
         """
         with self.database.read() as connection:
             return promotion.find(connection, env_id, workload, current=True)
+
+    def served_environments(self) -> list[tuple[int, Environment]]:
+        """The environments in which something is served, after their ids, newest first."""
+        with self.database.read() as connection:
+            return served.environments(connection)
+
+    def served(self, env_id: int, after: int = 0) -> tuple[int, list[tuple[PfaShape, Entry]]]:
+        """What is served in an environment, oldest first, and the id of the newest row.
+
+        With that id as ``after`` the next call gives only what was promoted since, which takes
+        the place of what it gave for the same shape before.
+        """
+        with self.database.read() as connection:
+            return served.entries(connection, env_id, after)
 
     def tuned_history(self, env_id: int | None, workload: Workload) -> list[TunedConfig]:
         """What is and was served for a workload, newest first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,10 +18,12 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
     Text,
+    literal,
     text,
 )
 from sqlalchemy.ext.compiler import compiles
@@ -28,6 +31,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
+from .job_records import JobState
 from .records import Kind
 
 #: SQLite numbers rows by itself only where the type is spelled INTEGER.
@@ -67,6 +71,27 @@ def _utc_now_postgresql(element: UtcNow, compiler: SQLCompiler, **kw: Any) -> st
     return "clock_timestamp()"
 
 
+class UtcIn(FunctionElement[datetime]):
+    """The database's clock in UTC, some seconds on."""
+
+    type = UtcDateTime()
+    inherit_cache = True
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(literal(float(seconds), Double))
+
+
+@compiles(UtcIn, "sqlite")
+def _utc_in_sqlite(element: UtcIn, compiler: SQLCompiler, **kw: Any) -> str:
+    seconds = compiler.process(element.clauses, **kw)
+    return f"strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', {seconds}))"
+
+
+@compiles(UtcIn, "postgresql")
+def _utc_in_postgresql(element: UtcIn, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"clock_timestamp() + make_interval(secs => {compiler.process(element.clauses, **kw)})"
+
+
 metadata = MetaData(
     naming_convention={
         "pk": "pk_%(table_name)s",
@@ -91,6 +116,11 @@ def _environment_id() -> Column[int]:
 
 def _created_at() -> Column[datetime]:
     return Column("created_at", UtcDateTime, nullable=False, server_default=UtcNow())
+
+
+def _is_one_of(column: str, values: Iterable[str]) -> str:
+    listed = ", ".join(f"'{value}'" for value in values)
+    return f"{column} IN ({listed})"
 
 
 def _whole_columns(*names: str) -> list[Column[int]]:
@@ -135,11 +165,12 @@ measurement = Table(
     Column("message", Text, nullable=False),
     Column("study", Text, nullable=False),
     _created_at(),
-    CheckConstraint(f"kind IN ({', '.join(repr(kind.value) for kind in Kind)})", name="kind"),
+    CheckConstraint(_is_one_of("kind", Kind), name="kind"),
     CheckConstraint("(kind = 'ok') = (cost IS NOT NULL)", name="cost"),
     Index("ix_measurement_newest", "environment_id", "id"),
     Index("ix_measurement_workload", "environment_id", *WORKLOAD_COLUMNS),
     Index("ix_measurement_config", "environment_id", *FAMILY_COLUMNS, "config_digest"),
+    Index("ix_measurement_kind", "environment_id", "kind", "id"),
 )
 
 #: Append-only, as measurement is.
@@ -158,6 +189,15 @@ verification = Table(
     Column("seconds", Double, nullable=False),
     _created_at(),
     Index("ix_verification_config", "environment_id", *FAMILY_COLUMNS, "config_digest"),
+)
+
+#: A picture of a measurement's run, for as few as had one taken. Append-only.
+trace = Table(
+    "trace",
+    metadata,
+    Column("measurement_id", RowId, ForeignKey("measurement.id"), primary_key=True, autoincrement=False),
+    Column("data", LargeBinary, nullable=False),  # JSON, in gzip
+    _created_at(),
 )
 
 _CURRENT = text("superseded_at IS NULL")
@@ -185,4 +225,62 @@ tuned_config = Table(
         postgresql_where=_CURRENT,
     ),
     Index("ix_tuned_config_history", *WORKLOAD_COLUMNS, "id"),
+    Index("ix_tuned_config_served", "environment_id", "id", sqlite_where=_CURRENT, postgresql_where=_CURRENT),
+)
+
+_UNANSWERED = text("state IN ('queued', 'running') AND NOT cancel_requested")
+
+#: No row is deleted, and none in a final state is changed.
+job = Table(
+    "job",
+    metadata,
+    _id(),
+    Column("request", JSON, nullable=False),  # but for its priority, which may be raised
+    Column("digest", String(16), nullable=False),
+    Column("backend", Text, nullable=False),
+    Column("soc", Text, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("state", String(10), nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("fence", BigInteger, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("progress", JSON, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("cancel_requested", Boolean, nullable=False),
+    _created_at(),
+    Column("started_at", UtcDateTime),
+    Column("finished_at", UtcDateTime),
+    Column("lease_expires_at", UtcDateTime),
+    Column("not_before", UtcDateTime),
+    Column("updated_at", UtcDateTime, nullable=False, server_default=UtcNow()),
+    CheckConstraint(_is_one_of("state", JobState), name="state"),
+    CheckConstraint("(state = 'running') = (lease_expires_at IS NOT NULL)", name="lease"),
+    CheckConstraint("(state IN ('queued', 'running')) = (finished_at IS NULL)", name="finished"),
+    Index("uq_job_unanswered", "digest", unique=True, sqlite_where=_UNANSWERED, postgresql_where=_UNANSWERED),
+    Index("ix_job_state", "state", "id"),
+)
+
+#: Which job an idempotency key was answered with.
+job_key = Table(
+    "job_key",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("body_digest", Text, nullable=False),
+    Column("job_id", RowId, ForeignKey("job.id"), nullable=False),
+    _created_at(),
+)
+
+_IN_USE = text("revoked_at IS NULL")
+
+#: Append-only but for revoked_at. The text of a token is nowhere, only its digest.
+token = Table(
+    "token",
+    metadata,
+    _id(),
+    Column("name", Text, nullable=False),
+    Column("public", String(8), nullable=False, unique=True),
+    Column("digest", String(64), nullable=False),
+    _created_at(),
+    Column("revoked_at", UtcDateTime),
+    Index("uq_token_name", "name", unique=True, sqlite_where=_IN_USE, postgresql_where=_IN_USE),
 )

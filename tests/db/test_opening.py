@@ -36,8 +36,8 @@ from pfatune.db.errors import (
 NEXT_MIGRATION = """
 import sqlalchemy as sa
 from alembic import op
-revision = "0002"
-down_revision = "0001"
+revision = "0003"
+down_revision = "0002"
 
 def upgrade():
     op.create_table("later", sa.Column("id", sa.Integer, primary_key=True))
@@ -50,7 +50,7 @@ def newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], N
     ours = migrate.MIGRATIONS
     theirs = tmp_path / "100%" / "migrations"
     shutil.copytree(ours, theirs)
-    (theirs / "versions" / "0002_later.py").write_text(NEXT_MIGRATION)
+    (theirs / "versions" / "0003_later.py").write_text(NEXT_MIGRATION)
 
     def switch(to_newer: bool) -> None:
         monkeypatch.setattr(migrate, "MIGRATIONS", theirs if to_newer else ours)
@@ -129,7 +129,7 @@ def test_newer_database_is_refused(target: str, newer: Callable[[bool], None]) -
     Store.open(target).close()
     newer(False)
     for read_only in (False, True):
-        with pytest.raises(NewerDatabaseError, match=r"a newer pfatune \(revision 0002\): upgrade pfatune"):
+        with pytest.raises(NewerDatabaseError, match=r"a newer pfatune \(revision 0003\): upgrade pfatune"):
             Store.open(target, read_only=read_only)
 
 
@@ -137,7 +137,7 @@ def test_failed_migration_leaves_an_empty_database(
     target: str, newer: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newer(True)
-    broken = migrate.MIGRATIONS / "versions" / "0002_later.py"
+    broken = migrate.MIGRATIONS / "versions" / "0003_later.py"
     broken.write_text(NEXT_MIGRATION + "    raise RuntimeError('power cut')\n")
     with pytest.raises(RuntimeError, match="power cut"):
         Store.open(target)
@@ -166,7 +166,7 @@ def test_file_marked_by_another_program_is_refused(path: Path) -> None:
 def test_tables_of_our_names_but_not_ours_are_refused(target: str) -> None:
     with Store.open(target) as store, store.database.write() as connection:
         connection.execute(text(f"DROP TABLE {migrate.VERSION_TABLE}"))
-    with pytest.raises(ForeignDatabaseError, match="it holds environment, measurement, tuned_config"):
+    with pytest.raises(ForeignDatabaseError, match="it holds environment, job, job_key"):
         Store.open(target)
 
 

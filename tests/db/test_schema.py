@@ -11,9 +11,10 @@ from db_examples import SHAPE, WORKLOAD, config, measured, verified
 from sqlalchemy import Select, event, insert, select, text
 from sqlalchemy.exc import IntegrityError
 
-from pfatune.db import Store
+from pfatune.db import JobState, Kind, Store
 from pfatune.db.migrate import VERSION_TABLE
 from pfatune.db.tables import metadata, tuned_config
+from pfatune.kernel.served import ENVIRONMENTS_SQL, SERVED_SQL, STATE_SQL
 
 
 @pytest.fixture
@@ -100,6 +101,10 @@ def test_queries_use_their_indexes(store: Store, env_id: int) -> None:
     store.measurements(env_id, workload=WORKLOAD)
     store.measurements(env_id, family=SHAPE.family, config_digest=config().digest)
     store.verification(env_id, SHAPE.family, config().digest)
+    store.measurement_page(workload=WORKLOAD)
+    store.measurement_page(env_id=env_id, kind=Kind.OK)
+    store.jobs.list(state=JobState.QUEUED)
+    store.tokens.check("")
     whole_workload = r"\(.*s1=\? .*block_size=\? AND s2=\? AND b=\? AND seq_digest=\?"
     wanted = [
         # Either index of tuned_config leads to the few rows of a workload.
@@ -110,8 +115,24 @@ def test_queries_use_their_indexes(store: Store, env_id: int) -> None:
         f"INDEX ix_measurement_workload {whole_workload}",
         r"INDEX ix_measurement_config \(.*config_digest=\?",
         r"INDEX ix_verification_config \(.*config_digest=\?",
+        f"INDEX ix_measurement_workload {whole_workload}",
+        r"INDEX ix_measurement_kind \(environment_id=\? AND kind=\?",
+        "INDEX ix_job_state",
+        r"INDEX .* \(public=\?",
     ]
     assert len(plans) == len(wanted)
     for plan, index in zip(plans, wanted, strict=True):
         assert re.search(index, plan)
-        assert "SCAN" not in plan
+        assert "SCAN" not in plan.replace("SCAN environment", "")
+
+
+def test_what_is_served_is_found_by_its_index(store: Store, env_id: int) -> None:
+    if not store.database.is_sqlite:
+        pytest.skip("PostgreSQL plans by the size of its tables")
+    with store.database.read() as connection:
+        for query in (ENVIRONMENTS_SQL, SERVED_SQL, STATE_SQL):
+            rows = connection.execute(text(f"EXPLAIN QUERY PLAN {query}"), {"env": env_id, "after": 0})
+            plan = "\n".join(row[-1] for row in rows)
+            assert re.search(r"SEARCH t USING (COVERING )?INDEX ix_tuned_config_served \(environment_id=\?", plan)
+            assert "SCAN t" not in plan
+            assert "TEMP B-TREE" not in plan
