@@ -10,7 +10,7 @@ from typing import Literal
 
 from .buckets import bucket_sizes
 from .config import KernelConfig, canonical, default_config
-from .shapes import PfaFamily, PfaShape
+from .shapes import MAX_S2, PfaFamily, PfaShape
 
 Provenance = Literal["exact", "bucket", "nearest", "portfolio", "default"]
 
@@ -105,9 +105,7 @@ class Ladder:
             found = members.find(shape.b, shape.s2, shape.block_size)
             if found is not None:
                 provenance, b, s2, entry = found
-                tuned_at = shape
-                if (b, s2) != (shape.b, shape.s2):
-                    tuned_at = PfaShape(b, s2, shape.s1, shape.nq, shape.nkv, shape.qd, shape.block_size)
+                tuned_at = shape if provenance == "exact" else members.shape(b, s2, shape)
                 return Answer(entry.config, provenance, tuned_at, entry)
             if members.portfolio:
                 return Answer(_nearest_member(members.portfolio, shape.b, shape.s2), "portfolio")
@@ -138,6 +136,9 @@ class _Family:
     lengths: dict[int, list[int]] = field(default_factory=dict)
     batches: list[int] = field(default_factory=list)
     unsorted: set[int] = field(default_factory=set)
+    shapes: dict[int, PfaShape] = field(default_factory=dict)  # of entries that were found for other shapes
+    shortest: int = MAX_S2
+    longest: int = 0
 
     def add(self, b: int, s2: int, entry: Entry) -> bool:
         """Whether the size is new."""
@@ -148,6 +149,8 @@ class _Family:
                 self.entries[number] = entry
             return False
         self.entries[number] = entry
+        self.shortest = min(self.shortest, s2)
+        self.longest = max(self.longest, s2)
         row = self.lengths.get(b)
         if row is None:
             self.lengths[b] = [s2]
@@ -157,6 +160,14 @@ class _Family:
                 self.unsorted.add(b)
             row.append(s2)
         return True
+
+    def shape(self, b: int, s2: int, of: PfaShape) -> PfaShape:
+        """The shape of an entry; making one takes longer than finding it."""
+        number = _number(b, s2)
+        found = self.shapes.get(number)
+        if found is None:
+            found = self.shapes[number] = PfaShape(b, s2, of.s1, of.nq, of.nkv, of.qd, of.block_size)
+        return found
 
     def settle(self) -> None:
         if self.unsorted:
@@ -184,7 +195,9 @@ class _Family:
         there are at most ``MAX_BATCH``, outward until b alone is farther than the best.
         """
         if self.unsorted:
-            self.settle()
+            if s2 > self.longest * _MAX_RATIO or s2 * _MAX_RATIO < self.shortest:
+            return None
+        self.settle()
         best, over, under = (0, 0), _MAX_RATIO, 1
         batches = self.batches
         start = bisect_left(batches, b)

@@ -96,6 +96,11 @@ def dump(environment: Mapping[str, str], unit: str, ladder: Ladder) -> bytes:
     return text[:-1] + _BEFORE + hashlib.sha256(text).hexdigest().encode() + _AFTER
 
 
+def checksum_of(document: bytes) -> str:
+    """The checksum in a document that ``dump`` has just written."""
+    return document[-_HEX - len(_AFTER) : -len(_AFTER)].decode()
+
+
 def load(data: bytes) -> Snapshot:
     """The snapshot in a document, whole, unaltered, and with nothing in it that is not legal.
 

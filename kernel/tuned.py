@@ -68,7 +68,9 @@ class TunedConfigs:
     there is nothing, or for shapes unlike any tuned one, the kernel's own default does. Failures
     are told by ``status`` and, once each, by the log ``pfatune.tuned``; they never raise.
 
-    Threads may share one, and a forked child goes on with a thread of its own.
+    Threads may share one, and a forked child goes on with a thread of its own. While something new
+    is taken in, Python is shared with it: measured, other threads wait some 6 ms at a time with
+    10,000 shapes, and 0.2 s with 100,000.
 
     Args:
         source: the base URL of a service (http or https), or the path of a database of pfatune

@@ -6,7 +6,7 @@ import ssl
 import time
 
 import pytest
-from service_stand_in import GOOD, MISBEHAVIOUR, Behaviour, StandIn, dead_url, redirect, send, serve
+from service_stand_in import GOOD, MISBEHAVIOUR, Behaviour, StandIn, dead_url, go_on_for_ever, redirect, send, serve
 
 from pfatune.kernel import download
 from pfatune.kernel.download import Download, DownloadError, check_url, get
@@ -48,6 +48,8 @@ def test_no_more_is_received_than_the_limit() -> None:
         with pytest.raises(DownloadError, match="more than 1000 bytes"):
             get(service.url, max_bytes=1000)
         assert get(service.url, max_bytes=1001).body == b"x" * 1001
+    with StandIn(go_on_for_ever) as service, pytest.raises(DownloadError, match=f"more than {CAP} bytes"):
+        get(service.url, max_bytes=CAP)
 
 
 def test_redirects_are_followed_to_http_only_and_not_for_ever() -> None:
