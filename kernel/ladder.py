@@ -194,10 +194,10 @@ class _Family:
         Distances are compared as fractions, so that ties are ties. The walk is over b, of which
         there are at most ``MAX_BATCH``, outward until b alone is farther than the best.
         """
-        if self.unsorted:
-            if s2 > self.longest * _MAX_RATIO or s2 * _MAX_RATIO < self.shortest:
+        if s2 > self.longest * _MAX_RATIO or s2 * _MAX_RATIO < self.shortest:
             return None
-        self.settle()
+        if self.unsorted:
+            self.settle()
         best, over, under = (0, 0), _MAX_RATIO, 1
         batches = self.batches
         start = bisect_left(batches, b)
