@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP)  ## tune the smallest case on the embedded worker: default against tuned
-	$(BIN)/pfatune tune --case pfa_fp8_b2_s1_1_s2_1k --trials 16 --db demo.db
+	$(BIN)/pfatune tune --case pfa_fp8_b2_s1_1_s2_1k --trials 16
 
 test: lint types  ## everything
 	$(BIN)/python -m pytest
@@ -43,4 +43,4 @@ types: $(STAMP)
 	cd build/types/site && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache -p pfatune
 
 clean:
-	rm -rf $(VENV) build *.egg-info demo.db
+	rm -rf $(VENV) build *.egg-info

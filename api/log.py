@@ -25,7 +25,7 @@ def log() -> structlog.typing.FilteringBoundLogger:
         structlog.PrintLogger(sys.stderr),
         processors=[
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
+            structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
             structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_level),

@@ -32,6 +32,17 @@ class Settings(BaseSettings):
     trial_memory_gib: float = Field(
         default=8.0, gt=0, le=1024, description="GiB that one trial may use, with all it starts."
     )
+    backend: str = Field(default="sim", description="What measures: sim, the embedded worker.")
+    lease_seconds: float = Field(
+        default=30.0, ge=1, le=3600, description="Seconds after which the job of a worker that is gone is another's."
+    )
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address that the service listens at.")
+    port: int = Field(default=8000, ge=0, le=65535, description="Port that the service listens at.")
+    allowed_hosts: str = Field(
+        default="", description="Names that the service may be called by beside localhost, separated by commas."
+    )
+    max_jobs: int = Field(default=1000, ge=1, le=1_000_000, description="Jobs that may be open at once.")
+    max_body_kib: int = Field(default=1024, ge=1, le=65536, description="Largest body of a request, in KiB.")
 
     @property
     def cache_folder(self) -> Path:
@@ -59,6 +70,9 @@ def load_settings(*, db: str | None = None, soc_name: str | None = None) -> Sett
         first = error.errors()[0]
         name = f"PFATUNE_{'_'.join(map(str, first['loc'])).upper()}"
         raise InputError(f"{name} is {first['input']!r}: {first['msg']}; correct the variable or unset it") from None
+    if settings.backend != "sim":
+        remedy = "there is no NPU worker yet, use sim" if settings.backend == "npu" else "use sim"
+        raise InputError(f"PFATUNE_BACKEND is {settings.backend!r}: {remedy}")
     for name, value in (("PFATUNE_DB", settings.db), ("PFATUNE_CACHE", str(settings.cache))):
         if not value.strip() or "\0" in value:
             raise InputError(f"{name} is {value!r}: give a path, or unset it")

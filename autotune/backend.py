@@ -13,12 +13,16 @@ from .trial import TrialResult
 
 
 class Backend(Protocol):
-    """Makes trials and reads their results; ``sim.SimBackend`` is one."""
+    """Makes trials and reads their results; ``sim.SimBackend`` is one.
+
+    ``traces`` says whether a timing trial can be asked for its swim lanes.
+    """
 
     name: str
     soc: Soc
     environment: Environment
     verify_timeout: float
+    traces: bool
 
     def time_job(
         self, config: KernelConfig, workloads: Sequence[Workload], *, trace: bool = False

@@ -11,4 +11,11 @@ class WorkerSetupError(RuntimeError):
 
 
 class DefaultFailedError(RuntimeError):
-    """The default configuration of a shape could not be measured, so nothing can be compared with it."""
+    """The default configuration of a shape could not be measured, so nothing can be compared with it.
+
+    ``by_machine``: it was the machine that failed, so that another attempt may do better.
+    """
+
+    def __init__(self, message: str, *, by_machine: bool = False) -> None:
+        super().__init__(message)
+        self.by_machine = by_machine

@@ -36,6 +36,7 @@ class SimBackend:
 
     name = "sim"
     verify_timeout = VERIFY_TIMEOUT
+    traces = True
 
     def __init__(self, soc: Soc, cache: Path) -> None:
         toolchain.require_tools()

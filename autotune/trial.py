@@ -320,6 +320,11 @@ class TrialPool:
         return lost
 
 
+def first_line(message: str) -> str:
+    """What a result's message says in short."""
+    return message.splitlines()[0] if message else "no message"
+
+
 def _parse_reply(data: bytes | bytearray) -> tuple[Mapping[str, Any] | None, tuple[str, str] | None]:
     """The reply, or the type and text of the exception that came instead; neither if it is garbage."""
     try:

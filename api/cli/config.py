@@ -24,13 +24,16 @@ EXAMPLES = """
 [bold]Provenance[/]
 
   exact: tuned for this very shape
+  bucket: tuned for the shape that stands for those of its size
+  nearest: tuned for a shape close by, at most a factor of four away
   default: never tuned, the kernel's own configuration
 
 [bold]JSON[/]
 
   shape, actual_seq, soc, provenance, note, config, config_digest, and, null
-  where provenance is default: unit, cost, default_cost, speedup, verified,
-  max_abs_diff, measured_at, environment.
+  where provenance is default: measured_shape, which all that follows is of,
+  unit, cost, default_cost, speedup, verified, max_abs_diff, measured_at,
+  environment.
 """
 
 
@@ -51,8 +54,8 @@ def config(
 ) -> int:
     """Show the configuration that is served for a shape, and where it comes from.
 
-    Every legal shape gets an answer: the tuned configuration, or the kernel's
-    own default where the shape was never tuned. Nothing is written.
+    Every legal shape gets an answer: the configuration tuned for it or for a
+    shape like it, or the kernel's own default. Nothing is written.
     """
     static = {"s1": s1, "nq": nq, "nkv": nkv, "qd": qd, "block_size": block_size}
     workload, chip, settings = options.request(case, b, s2, static, actual_seq, db, soc_name)
@@ -81,6 +84,7 @@ def _served_document(workload: Workload, chip: Soc, found: lookup.Served, note: 
         "note": note,
         "config": found.config.to_json(),
         "config_digest": found.config.digest,
+        "measured_shape": tuned and tuned.workload.shape.to_json(),
         "unit": tuned and tuned.environment.unit,
         "cost": tuned and tuned.cost,
         "default_cost": tuned and tuned.default_cost,
@@ -98,7 +102,7 @@ def _print_served(workload: Workload, chip: Soc, found: lookup.Served, note: str
     if found.tuned is None:
         out.print(output.facts({"provenance": "default", "digest": found.config.digest}))
     else:
-        out.print(output.facts(_evidence(found.tuned)))
+        out.print(output.facts(_evidence(found.provenance, found.tuned)))
     out.print()
     out.print(output.config_table(found.config))
     if note:
@@ -107,7 +111,7 @@ def _print_served(workload: Workload, chip: Soc, found: lookup.Served, note: str
         out.print(f"\n{output.COST_MODEL_NOTE}", style="dim")
 
 
-def _evidence(tuned: TunedConfig) -> dict[str, str]:
+def _evidence(provenance: str, tuned: TunedConfig) -> dict[str, str]:
     from .summary import verified_text
 
     environment = tuned.environment
@@ -115,7 +119,7 @@ def _evidence(tuned: TunedConfig) -> dict[str, str]:
     speedup = output.speedup_text(tuned.speedup)
     when = tuned.measurement.created_at
     return {
-        "provenance": "exact",
+        "provenance": provenance if provenance == "exact" else f"{provenance}, tuned for {tuned.workload}",
         "digest": tuned.measurement.config.digest,
         "cost": f"{output.cost_text(tuned.cost, backend)}, {speedup} as fast as the default",
         "default": output.cost_text(tuned.default_cost, backend),

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ...kernel.config import ConfigError, KernelConfig, canonical, default_config
+from ...kernel.ladder import Provenance
 from ...kernel.shapes import Workload
 from ...kernel.soc import Soc
 from ...kernel.source import kernel_digest
@@ -22,14 +23,13 @@ if TYPE_CHECKING:
 
 MAX_CONFIG_BYTES = 1 << 20
 
-Provenance = Literal["exact", "default"]
-
 
 @dataclass(frozen=True, slots=True)
 class Served:
     """The configuration that a shape gets, and why it gets that one.
 
-    ``tuned`` is the evidence where ``provenance`` is ``exact``; ``note`` says what to do where not.
+    ``tuned`` is the evidence, None where it is the default; unless ``provenance`` is ``exact`` it is
+    of another shape. ``note`` says what to do then.
     """
 
     config: KernelConfig
@@ -67,18 +67,43 @@ def default_for(workload: Workload) -> KernelConfig:
 
 
 def served(store: Store | None, workload: Workload, chip: Soc) -> Served:
-    """What a workload gets on a chip: the newest tuned configuration for this kernel, else the default."""
+    """What a workload gets on a chip: tuned for it, for its bucket or for a shape close by, else the default."""
     options = f"{shape_options(workload)} --soc {chip.name}"
     tune = f"`pfatune tune {options}` finds one"
     rows = [] if store is None else [t for t in store.tuned(None, workload) if t.environment.soc == chip.name]
     current = [tuned for tuned in rows if tuned.environment.kernel_digest == kernel_digest()]
     if current:
         return Served(current[0].measurement.config, "exact", current[0])
+    near = None if store is None else _near(store, workload, chip)
+    if near is not None:
+        return near
     if rows:
         note = f"this shape was tuned for another version of the kernel only: {tune} for this one"
     else:
         note = f"this shape was never tuned for {chip.name}: {tune}"
     return Served(default_for(workload), "default", note=note)
+
+
+def _near(store: Store, workload: Workload, chip: Soc) -> Served | None:
+    """What the ladder has for the shape, if it was not tuned for this very workload."""
+    from ..serving import ServedView
+
+    view = ServedView()
+    view.take(view.news(store))
+    found = view.lookup(workload.shape, chip.name)
+    answer = found.answer
+    measured = store.measurement(answer.entry.measurement) if answer.entry else None
+    if measured is None or found.environment is None:
+        return None
+    rows = [t for t in store.tuned(measured[0], measured[1].workload) if t.environment == found.environment]
+    if not rows:
+        return None
+    note = (
+        f"tuned for {rows[0].workload} and not measured at this one: "
+        f"`pfatune tune {shape_options(workload)} --soc {chip.name}` tunes it"
+    )
+    provenance: Provenance = "nearest" if answer.provenance == "exact" else answer.provenance
+    return Served(answer.config, provenance, rows[0], note)
 
 
 def environments(store: Store, chip: Soc) -> list[tuple[int, Environment]]:
@@ -124,7 +149,9 @@ def choose(
     if default:
         return Chosen("default", default_for(workload))
     found = served(store, workload, chip)
-    return Chosen("tuned" if found.tuned else "default, since the shape is not tuned", found.config)
+    if found.tuned is None:
+        return Chosen("default, since the shape is not tuned", found.config)
+    return Chosen("tuned" if found.provenance == "exact" else f"tuned for {found.tuned.workload}", found.config)
 
 
 def read_config(source: str) -> KernelConfig:

@@ -23,7 +23,7 @@ from ...kernel.config import ConfigError
 from ...kernel.shapes import ShapeError
 from ...kernel.soc import UnknownSocError
 from ..errors import InputError, one_line
-from . import config, doctor, explain, history, trace, tune, verify
+from . import config, doctor, explain, history, serve, token, trace, tune, verify, work
 from .stop import stop
 
 _EXAMPLES = """
@@ -34,6 +34,8 @@ _EXAMPLES = """
   pfatune config --b 16 --s2 8192              what is served for the shape
   pfatune history --b 16 --s2 8192             everything that was measured
   pfatune trace --b 16 --s2 8192 --out lanes   default and tuned as a picture
+  pfatune serve                                the HTTP service and a worker
+  pfatune worker                               one more worker of its queue
 
 [bold]Variables[/], which options win over
 
@@ -42,6 +44,11 @@ _EXAMPLES = """
   PFATUNE_SOC        chip (950PR)
   PFATUNE_PARALLEL   trials at once (the cores less one)
   PFATUNE_TRIAL_TIMEOUT, PFATUNE_TRIAL_MEMORY_GIB   of one trial (300, 8)
+  PFATUNE_HOST, PFATUNE_PORT     of the service (127.0.0.1, 8000)
+  PFATUNE_ALLOWED_HOSTS          names it may be called by, beside localhost
+  PFATUNE_MAX_JOBS, PFATUNE_MAX_BODY_KIB   its limits (1000, 1024)
+  PFATUNE_LEASE_SECONDS          how long a job is a worker's (30)
+  PFATUNE_BACKEND                what measures (sim)
 """
 
 app = typer.Typer(
@@ -81,8 +88,11 @@ for _command, _examples in (
     (explain.explain, explain.EXAMPLES),
     (trace.trace, trace.EXAMPLES),
     (doctor.doctor, doctor.EXAMPLES),
+    (serve.serve, serve.EXAMPLES),
+    (work.worker, work.EXAMPLES),
 ):
     app.command(epilog=_examples)(_command)
+app.add_typer(token.app, name="token")
 
 
 def run(arguments: Sequence[str]) -> int:

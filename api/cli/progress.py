@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ...db.records import Kind
 from ...kernel.shapes import Workload
@@ -73,7 +73,7 @@ class JsonReport:
         self._last = ()
 
     def watch(self, progress: Progress) -> None:
-        document = _document(progress)
+        document = progress.to_json()
         state = tuple(str(value) for name, value in document.items() if not name.endswith(("_seconds", "_left")))
         if state != self._last:
             self._last = state
@@ -81,27 +81,6 @@ class JsonReport:
 
     def stop(self) -> None:
         pass
-
-
-def _document(progress: Progress) -> dict[str, Any]:
-    return {
-        "event": "progress",
-        "family": progress.workloads[0].shape.family.to_json(),
-        "shapes": len(progress.workloads),
-        "trials": progress.trials,
-        "budget_trials": progress.budget.trials,
-        "known": progress.known,
-        "running": progress.running,
-        "verifying": progress.verifying,
-        "kinds": {str(kind): count for kind, count in progress.kinds.items() if count},
-        "unit": progress.unit,
-        "default_cost": [progress.default.get(workload) for workload in progress.workloads],
-        "best_cost": [progress.best.get(workload) for workload in progress.workloads],
-        "speedup": progress.speedup,
-        "last": progress.last,
-        "elapsed_seconds": round(progress.elapsed, 1),
-        "seconds_left": None if progress.seconds_left is None else round(progress.seconds_left, 1),
-    }
 
 
 class LineReport:
@@ -205,8 +184,9 @@ def _panel(progress: Progress) -> RenderableType:
         if progress.known:
             ended.append(f"   {progress.known} of them by earlier runs", style="dim")
         table.add_row("  ended", ended)
-    now = [f"{progress.running - progress.verifying} measuring"] if progress.running > progress.verifying else []
-    now += [f"{progress.verifying} verifying"] if progress.verifying else []
+    measuring = progress.running - progress.verifying - progress.tracing
+    doing = {"measuring": measuring, "verifying": progress.verifying, "tracing": progress.tracing}
+    now = [f"{count} {what}" for what, count in doing.items() if count]
     table.add_row("  now", " · ".join(now) or "nothing running")
     table.add_row("", Text("Ctrl-C stops and keeps everything", style="dim"))
     return table

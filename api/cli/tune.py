@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...kernel.shapes import PfaFamily, Workload
+from ...kernel.shapes import Workload
 from ...kernel.soc import Soc, soc
+from ..log import log
 from . import options
 from .embedded import check, worker
 from .stop import stop
@@ -48,8 +49,8 @@ EXAMPLES = """
 
   With --json every line is a document. Those with event "progress": family,
   shapes (their number), trials, budget_trials, known, running, verifying,
-  kinds, unit, default_cost and best_cost (one for each shape), speedup,
-  last, elapsed_seconds, seconds_left.
+  tracing, kinds, unit, default_cost and best_cost (one for each shape),
+  speedup, last, elapsed_seconds, seconds_left.
   The last one has event "result": soc, backend, unit, environment, database,
   interrupted, trials (total, known, kinds, ok_share), note, and results, one
   for each shape: shape, actual_seq, tuned, config, config_digest, cost,
@@ -147,6 +148,7 @@ def tune(
     if trials is None and seconds is None:
         trials = DEFAULT_TRIALS
 
+    from ...autotune.families import by_family
     from ...db.store import Store
     from ...db.target import Target
     from . import summary
@@ -167,17 +169,10 @@ def tune(
         ) as (backend, pool),
     ):
         run = _Run(store, backend, pool, out, as_json, parallel or settings.parallel, seed)
-        results = run.families(_by_family(wanted), trials, seconds)
+        results = run.families(by_family(wanted), trials, seconds)
         if as_json:
             summary.print_result_json(results, wanted, backend.environment, store.database.name)
     return stop.exit_code if any(result.progress.interrupted for result in results) else 0
-
-
-def _by_family(wanted: Sequence[Workload]) -> list[list[Workload]]:
-    groups: dict[PfaFamily, list[Workload]] = {}
-    for workload in wanted:
-        groups.setdefault(workload.shape.family, []).append(workload)
-    return list(groups.values())
 
 
 class _Run:
@@ -199,14 +194,13 @@ class _Run:
     def families(
         self, groups: Sequence[Sequence[Workload]], trials: int | None, seconds: float | None
     ) -> list[TuneResult]:
+        from ...autotune.families import share_of_seconds
         from . import summary
 
         started = time.monotonic()
         results = []
         for done, group in enumerate(groups):
-            left = None
-            if seconds is not None:
-                left = max(0.1, seconds - (time.monotonic() - started)) / (len(groups) - done)
+            left = share_of_seconds(seconds, time.monotonic() - started, len(groups) - done)
             result = self._family(group, trials, left)
             results.append(result)
             if not self._as_json:
@@ -242,6 +236,7 @@ class _Run:
                     parallel=self._parallel,
                     seed=self._seed,
                     watch=watch,
+                    warn=log().warning,
                 )
                 return tuner.run()
         finally:

@@ -13,7 +13,7 @@ from cli_tools import SMALL, environ, fill, pfatune
 from pfatune.api.cli import main as cli
 
 COMMAND = typer.main.get_command(cli.app)
-NAMES = ["tune", "config", "history", "verify", "explain", "trace", "doctor"]
+NAMES = ["tune", "config", "history", "verify", "explain", "trace", "doctor", "serve", "worker", "token"]
 HEAVY = ("torch", "pypto", "optuna", "sqlalchemy", "alembic", "matplotlib")
 
 
@@ -27,13 +27,22 @@ def test_help_shows_examples_and_explains_every_option(name: str, capsys: pytest
     assert "\x1b" not in out
     for parameter in COMMAND.commands[name].params:  # type: ignore[attr-defined]  # a group
         assert parameter.help, parameter.name
-        assert parameter.opts[0] in out
+        assert (parameter.opts[0] in out) != parameter.hidden
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_help_fits_eighty_columns(name: str) -> None:
     for line in (COMMAND.commands[name].epilog or "").splitlines():  # type: ignore[attr-defined]  # a group
         assert len(line) <= 77, line
+
+
+@pytest.mark.parametrize("name", ["create", "list", "revoke"])
+def test_help_of_tokens_explains_every_option(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["token", name, "--help"]) == 0
+    out = capsys.readouterr().out
+    for parameter in COMMAND.commands["token"].commands[name].params:  # type: ignore[attr-defined]  # groups
+        assert parameter.help, parameter.name
+        assert parameter.opts[0] in out or parameter.metavar in out
 
 
 def test_help_without_a_command_lists_all(capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,6 +64,32 @@ def test_config_answers_with_the_default_and_says_how_to_tune(
     assert (folder / "pfatune.db").exists() == database
 
 
+@pytest.mark.parametrize(
+    ("options", "provenance"),
+    [
+        (["--b", "2", "--s2", "1000"], "bucket"),
+        (["--b", "3", "--s2", "2000"], "nearest"),
+        (["--b", "2", "--s2", "1024", "--actual-seq", "1024,3"], "nearest"),
+        (["--b", "16", "--s2", "1024"], "default"),
+    ],
+)
+def test_config_has_the_ladder_of_the_service(
+    options: list[str], provenance: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    better = fill(folder / "pfatune.db")
+    found = document(["config", *options], capsys)
+    assert found["provenance"] == provenance
+    assert cli.run(["config", *options]) == 0
+    out = capsys.readouterr().out
+    if provenance == "default":
+        assert found["measured_shape"] is found["cost"] is None
+        return
+    assert KernelConfig.from_json(found["config"]) == better
+    assert (found["measured_shape"]["b"], found["measured_shape"]["s2"], found["cost"]) == (2, 1024, 1000)
+    assert f"{provenance}, tuned for b=2" in out
+    assert "not measured at this one" in " ".join(out.split())
+
+
 def test_config_serves_no_other_chip_and_no_other_kernel(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fill(folder / "old.db", replace(ENVIRONMENT, kernel_digest="0" * 16))
     found = document(["config", *SMALL, "--db", "old.db"], capsys)

@@ -46,6 +46,7 @@ class StandIn(SimBackend):
 
     name = "npu"
     verify_timeout = 10.0
+    traces = False
 
     def __init__(self, special: Special = lambda config: {}) -> None:
         self.soc = ASCEND_950PR

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -32,7 +33,8 @@ from pfatune.autotune.errors import DefaultFailedError, WorkerSetupError
 from pfatune.autotune.progress import Budget, Progress, TuneResult, Watch
 from pfatune.autotune.trial import TrialPool, TrialResult
 from pfatune.autotune.tuner import Tuner
-from pfatune.db import Kind, Measurement, Store, Verification
+from pfatune.db import Kind, Measurement, Store, StoreError, Verification
+from pfatune.db.errors import DatabaseFullError, DatabaseLockedError
 from pfatune.kernel.config import KernelConfig
 from pfatune.kernel.shapes import PfaShape, Workload
 
@@ -328,6 +330,105 @@ def test_so_many_trials_run_at_once_and_no_more(store: Store, pool: TrialPool, p
     assert len(result.tuned) == 2
     assert all(tuned.speedup >= 1 for tuned in result.tuned)
     check_rows(store, [LARGE, SMALL])
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 4, 5, 6, 7, 9, 12, 16])
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_drained_it_starts_nothing_more_and_keeps_what_runs(
+    store: Store, pool: TrialPool, at: int, parallel: int
+) -> None:
+    backend = StandIn()
+    begun: list[int] = []
+
+    def watch(progress: Progress) -> None:
+        begun.append(progress.running)
+        if len(begun) == at:
+            tuner.drain()
+            begun.append(len(backend.timed) + len(backend.verified))
+
+    tuner = Tuner(store, backend, pool, [LARGE, SMALL], budget=Budget(12), parallel=parallel, watch=watch)
+    result = tuner.run()
+    assert (result.progress.drained, result.progress.interrupted) == (True, False)
+    assert result.progress.running == pool.running == 0
+    assert len(backend.timed) + len(backend.verified) == begun[at]
+    rows = rows_of(store, [LARGE, SMALL])
+    assert len(rows) == 2 * len(backend.timed)  # all that was begun is kept
+    assert {row.kind for row in rows} <= {Kind.OK}
+    resumed = tune(store, pool, StandIn(), [LARGE, SMALL])
+    assert (resumed.progress.known, resumed.progress.trials) == (len(backend.timed), 12)
+    assert not resumed.progress.drained
+    check_rows(store, [LARGE, SMALL])
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_cancelled_from_another_thread_it_stops_at_once(store: Store, pool: TrialPool, before: bool) -> None:
+    backend = StandIn(but(DEFAULT, time={"job": "stubborn"}))
+    tuner = Tuner(store, backend, pool, [LARGE], budget=Budget(12))
+    timer = threading.Timer(0 if before else 1.5, tuner.cancel)
+    timer.start()
+    if before:
+        timer.join()
+    started = time.monotonic()
+    result = tuner.run()
+    timer.join()
+    assert time.monotonic() - started < 15
+    assert (result.progress.drained, result.progress.interrupted) == (False, True)
+    assert result.progress.running == pool.running == 0
+    assert [row.kind for row in rows_of(store, [LARGE])] == ([] if before else [Kind.OK])
+    assert len(result.tuned) == (0 if before else 1)
+
+
+def test_a_store_that_fails_leaves_the_pool_free(
+    store: Store, pool: TrialPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool is used again after it; what a dead run left in it would be taken for another's."""
+    add = store.add
+    seconds = {default(LARGE): 0.0, default(SMALL): 0.0}
+    durations = iter([0.1, 0.2, 30.0, 30.0, 30.0])
+
+    def refuse(env_id: int, rows: Sequence[Measurement]) -> list[int]:
+        if rows[0].config in {default(LARGE), default(SMALL)}:
+            return add(env_id, rows)
+        time.sleep(0.5)  # a second trial ends, a third still runs
+        raise DatabaseFullError(name="test", detail="full")
+
+    def special(config: KernelConfig) -> dict[str, Any]:
+        if config not in seconds:
+            seconds[config] = next(durations)
+        return {"seconds": seconds[config]}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "add", refuse)
+        with pytest.raises(DatabaseFullError):
+            tune(store, pool, StandIn(special), [LARGE, SMALL], parallel=3)
+    assert pool.running == 0
+    assert len(rows_of(store, [LARGE, SMALL])) == 4
+    assert tune(store, pool, StandIn(), [LARGE, SMALL]).progress.trials == 12
+    check_rows(store, [LARGE, SMALL])
+
+
+@pytest.mark.parametrize("method", ["add", "add_verification", "promote"])
+def test_a_refused_write_is_tried_again_for_as_long_as_it_is_asked_to(
+    store: Store, pool: TrialPool, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    write = getattr(store, method)
+    refused: list[StoreError] = []
+
+    def refuse_some(*args: object) -> object:
+        if len(refused) < 3:
+            raise DatabaseLockedError(name="test", seconds=1)
+        return write(*args)
+
+    def wait(error: StoreError) -> bool:
+        refused.append(error)
+        return True
+
+    monkeypatch.setattr(store, method, refuse_some)
+    result = Tuner(store, StandIn(), pool, [LARGE], budget=Budget(12), wait_for_store=wait).run()
+    assert len(refused) == 3
+    assert result.progress.trials == 12
+    assert len(result.tuned) == 1
+    check_rows(store, [LARGE])
 
 
 class Together(TrialPool):

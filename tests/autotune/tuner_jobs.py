@@ -2,7 +2,8 @@
 
 ``job["special"]`` may hold ``time`` and ``verify``, each a job of ``fault_jobs`` to do instead of
 what was asked for; with ``once``, a path, only where that does not exist yet. ``wrong`` makes the
-numbers wrong, ``factor`` multiplies the cost, ``seconds`` is how long a measurement takes.
+numbers wrong, ``factor`` multiplies the cost, ``seconds`` is how long a measurement takes. A traced
+run takes whole cycles, ``traced`` more than it should; ``trace`` is a job to do instead.
 """
 
 from __future__ import annotations
@@ -34,7 +35,15 @@ def time_config(job: Job, folder: Path) -> Job:
     _go_wrong(special.get("time"), folder)
     factor = special.get("factor", 1)
     costs = [factor * cost(job["config"], workload) for workload in job["workloads"]]
-    return {"compile_seconds": 0.001, "results": [{"cost": cost, "run_seconds": 0.0001} for cost in costs]}
+    if special.get("whole"):
+        costs = [math.ceil(cost) for cost in costs]
+    results: list[Job] = [{"cost": cost, "run_seconds": 0.0001} for cost in costs]
+    if job["trace"]:
+        _go_wrong(special.get("trace"), folder)
+        for result in results:
+            lanes = [["AIC", 0, [7, result["cost"] + special.get("traced", 0), 1, 0, 0]]]
+            result["swimlane"] = {"format": 1, "unit": "cycles", "lanes": lanes}
+    return {"compile_seconds": 0.001, "results": results}
 
 
 def verify_config(job: Job, folder: Path) -> Job:

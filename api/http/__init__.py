@@ -1,0 +1,1 @@
+"""The HTTP service: one file for each subject of the API."""

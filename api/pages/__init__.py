@@ -1,0 +1,1 @@
+"""The pages for people: read-only, rendered here, and whole without JavaScript."""
