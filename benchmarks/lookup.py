@@ -88,8 +88,8 @@ def make_database(path: Path, wanted: Sequence[PfaShape]) -> None:
 
 
 @contextmanager
-def server(command: Sequence[str], environ: dict[str, str]) -> Iterator[int]:
-    """A server that says where it is; its port, once it answers."""
+def server(command: Sequence[str], environ: dict[str, str]) -> Iterator[tuple[int, int]]:
+    """A server that says where it is; its port and its process id."""
     process = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -97,7 +97,7 @@ def server(command: Sequence[str], environ: dict[str, str]) -> Iterator[int]:
         found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
         if found is None:
             raise SystemExit(f"lookup.py: {command[0]} did not start: {line!r}")
-        yield int(found[1])
+        yield int(found[1]), process.pid
     finally:
         process.terminate()
         process.wait()
@@ -154,6 +154,12 @@ async def rate(port: int, requests: Sequence[bytes], expected: bytes, seconds: f
     return answered
 
 
+def resident_mib(process: int) -> float:
+    """Memory of a process."""
+    status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
 def ask(wanted: Sequence[PfaShape], seed: int) -> list[bytes]:
     picked = random.Random(seed).choices(wanted, k=50_000)
     return [f"GET /config?b={s.b}&s2={s.s2} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode() for s in picked]
@@ -163,16 +169,20 @@ async def over_http(folder: Path, sizes: Sequence[int], rounds: int, seconds: fl
     environ = {**os.environ, "PFATUNE_CACHE": str(folder), "PFATUNE_PORT": "0"}
     rates: dict[str, list[float]] = {}
     ready: dict[str, float] = {}
+    memory: dict[str, float] = {}
     with ExitStack() as stack:
-        ports = {"empty route": (stack.enter_context(server([sys.executable, "-c", EMPTY], environ)), b"{}")}
+        port, _ = stack.enter_context(server([sys.executable, "-c", EMPTY], environ))
+        ports = {"empty route": (port, b"{}")}
         for size in sizes:
             started = time.perf_counter()
             command = [PFATUNE, "serve", "--no-worker", "--db", str(folder / f"{size}.db")]
             name = f"{size} rows"
-            ports[name] = stack.enter_context(server(command, environ)), b'"provenance":"exact"'
-            with urllib.request.urlopen(f"http://127.0.0.1:{ports[name][0]}/healthz", timeout=600):
+            port, process = stack.enter_context(server(command, environ))
+            ports[name] = port, b'"provenance":"exact"'
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=600):
                 pass
             ready[name] = time.perf_counter() - started
+            memory[name] = resident_mib(process)
         for turn in range(rounds):
             for name, (port, expected) in ports.items():
                 wanted = shapes(sizes[0] if name == "empty route" else int(name.split()[0]))
@@ -183,6 +193,7 @@ async def over_http(folder: Path, sizes: Sequence[int], rounds: int, seconds: fl
         "requests_per_second": rates,
         "medians": medians,
         "seconds_until_ready": ready,
+        "resident_mib": memory,
         "over_empty_route": {f"{n} rows": medians[f"{n} rows"] / medians["empty route"] for n in sizes},
         "last_over_first": medians[f"{sizes[-1]} rows"] / medians[f"{sizes[0]} rows"],
     }

@@ -10,7 +10,7 @@ from typing import Literal
 
 from .buckets import bucket_sizes
 from .config import KernelConfig, canonical, default_config
-from .shapes import MAX_S2, PfaFamily, PfaShape
+from .shapes import PfaFamily, PfaShape
 
 Provenance = Literal["exact", "bucket", "nearest", "portfolio", "default"]
 
@@ -137,8 +137,7 @@ class _Family:
     batches: list[int] = field(default_factory=list)
     unsorted: set[int] = field(default_factory=set)
     shapes: dict[int, PfaShape] = field(default_factory=dict)  # of entries that were found for other shapes
-    shortest: int = MAX_S2
-    longest: int = 0
+    distinct: list[int] = field(default_factory=list)  # every s2 once, sorted
 
     def add(self, b: int, s2: int, entry: Entry) -> bool:
         """Whether the size is new."""
@@ -149,8 +148,9 @@ class _Family:
                 self.entries[number] = entry
             return False
         self.entries[number] = entry
-        self.shortest = min(self.shortest, s2)
-        self.longest = max(self.longest, s2)
+        place = bisect_left(self.distinct, s2)
+        if self.distinct[place : place + 1] != [s2]:
+            self.distinct.insert(place, s2)
         row = self.lengths.get(b)
         if row is None:
             self.lengths[b] = [s2]
@@ -192,10 +192,12 @@ class _Family:
         """The sizes of the nearest entry within ``MAX_DISTANCE``.
 
         Distances are compared as fractions, so that ties are ties. The walk is over b, of which
-        there are at most ``MAX_BATCH``, outward until b alone is farther than the best.
+        there are at most ``MAX_BATCH``, outward until b, with the s2 that is nearest at any b, is
+        farther than the best.
         """
-        if s2 > self.longest * _MAX_RATIO or s2 * _MAX_RATIO < self.shortest:
+        if not self.distinct:
             return None
+        nearest_over, nearest_under = self._nearest_s2(s2)
         if self.unsorted:
             self.settle()
         best, over, under = (0, 0), _MAX_RATIO, 1
@@ -205,7 +207,7 @@ class _Family:
             for index in walk:
                 near_b = batches[index]
                 b_over, b_under = (near_b, b) if near_b > b else (b, near_b)
-                if b_over * under > over * b_under:
+                if b_over * nearest_over * under > over * b_under * nearest_under:
                     break
                 row = self.lengths[near_b]
                 place = bisect_left(row, s2)
@@ -215,6 +217,16 @@ class _Family:
                     if farther < 0 or (farther == 0 and (near_s2, near_b) > best):
                         best, over, under = (near_s2, near_b), b_over * s2_over, b_under * s2_under
         return (best[1], best[0]) if best[0] else None
+
+    def _nearest_s2(self, s2: int) -> tuple[int, int]:
+        """The least distance of any entry's s2, whatever its b, as a fraction."""
+        place = bisect_left(self.distinct, s2)
+        if place == len(self.distinct):
+            return s2, self.distinct[-1]
+        over, under = self.distinct[place], s2
+        if place and s2 * under < over * self.distinct[place - 1]:
+            over, under = s2, self.distinct[place - 1]
+        return over, under
 
 
 def _key(of: PfaShape | PfaFamily) -> _FamilyKey:
