@@ -19,6 +19,7 @@ from .errors import (
     DatabaseFailedError,
     DatabaseFullError,
     DatabaseLockedError,
+    DatabaseMovedError,
     DatabaseUnreachableError,
     DriverMissingError,
     NotADatabaseError,
@@ -51,6 +52,7 @@ class Database:
         self.read_only = read_only
         self.busy_timeout = busy_timeout
         self._guard: Callable[[Connection], None] | None = None
+        self._file: tuple[int, int] | None = None  # device and inode of what was opened
         self.is_sqlite = target.path is not None
         self._engine = self._sqlite_engine() if self.is_sqlite else self._postgresql_engine()
         reading, writing = ({}, {_BEGIN: "BEGIN IMMEDIATE"}) if self.is_sqlite else (_POSTGRESQL_READING, {})
@@ -60,6 +62,7 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A connection that sees one state of the database."""
+        self._require_file()
         with self._plain_errors(), self._reader.begin() as connection:
             yield connection
 
@@ -73,6 +76,7 @@ class Database:
         """
         if self.read_only:
             raise ReadOnlyStoreError(name=self.name)
+        self._require_file()
         with self._plain_errors(), self._writer.begin() as connection:
             if self._guard is not None:
                 self._guard(connection)
@@ -116,11 +120,34 @@ class Database:
             json_serializer=_to_json,
         )
         event.listen(engine, "connect", _set_pragmas)
+        event.listen(engine, "connect", self._remember_file)
         event.listen(engine, "begin", _begin)
         return engine
 
+    def _remember_file(self, connection: sqlite3.Connection, record: object) -> None:
+        if self._file is None:
+            self._file = self._file_there()
+
+    def _file_there(self) -> tuple[int, int] | None:
+        assert self.target.path is not None
+        try:
+            found = self.target.path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _require_file(self) -> None:
+        """Refuse to go on where SQLite would: in a file that has lost its name, and lasts as long as this process.
+
+        Raises:
+            DatabaseMovedError: another file, or none, has that name now.
+        """
+        if self._file is not None and self._file != self._file_there():
+            raise DatabaseMovedError(name=self.name)
+
     def _postgresql_engine(self) -> Engine:
-        connect_args: dict[str, Any] = {}
+        # A server of another encoding converts; one of none (SQL_ASCII) gives bytes unless it is asked for text.
+        connect_args: dict[str, Any] = {"client_encoding": "utf8"}
         if "connect_timeout" not in self.target.url.query:
             connect_args["connect_timeout"] = CONNECT_SECONDS
         try:

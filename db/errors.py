@@ -98,6 +98,13 @@ class DatabaseFailedError(StoreError):
     message = "{name}: the database failed ({detail}): check its disk or server, then try again"
 
 
+class DatabaseMovedError(DatabaseFailedError):
+    message = (
+        "{name}: the file was moved, removed or replaced while it was in use, and nothing is kept in what is gone: "
+        "put that very file back, or start again"
+    )
+
+
 class ReadOnlyStoreError(StoreError):
     message = "{name}: this store was opened read-only: open it for writing to change it"
 

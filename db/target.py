@@ -45,7 +45,8 @@ class Target:
         except (ArgumentError, ValueError):
             # The text may hold a password, so only its scheme is shown.
             raise UnsupportedTargetError(target=target.partition(":")[0], detail="this URL cannot be read") from None
-        name = url.render_as_string(hide_password=True)
+        # libpq takes passwords as parameters too.
+        name = url.difference_update_query(("password", "sslpassword")).render_as_string(hide_password=True)
         if url.drivername in ("sqlite", "sqlite+pysqlite"):
             if not url.database or url.database == ":memory:":
                 raise UnsupportedTargetError(target=name, detail="a database in memory is lost at the end")

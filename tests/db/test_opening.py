@@ -9,18 +9,20 @@ import subprocess
 import sys
 import tempfile
 import threading
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from db_examples import SIM, measured
-from sqlalchemy import inspect, text
+from sqlalchemy import create_engine, inspect, make_url, text
 
 from pfatune.db import OpenError, Store, StoreError, migrate
 from pfatune.db.errors import (
     DatabaseDamagedError,
     DatabaseLockedError,
     DatabaseMissingError,
+    DatabaseMovedError,
     DatabaseUnreachableError,
     DirectoryMissingError,
     ForeignDatabaseError,
@@ -32,6 +34,9 @@ from pfatune.db.errors import (
     UnsupportedTargetError,
     UpgradeNeededError,
 )
+from pfatune.db.target import Target
+
+POSTGRES = os.environ.get("PFATUNE_TEST_POSTGRES", "")
 
 NEXT_MIGRATION = """
 import sqlalchemy as sa
@@ -323,6 +328,57 @@ def test_server_that_does_not_answer_is_named_without_its_password() -> None:
     assert "secret" not in message
 
 
+def test_password_given_as_a_parameter_is_not_shown_either() -> None:
+    pytest.importorskip("psycopg")
+    target = "postgresql://user@127.0.0.1:9/db?password=secret&sslpassword=secret&connect_timeout=1"
+    message = refusal(DatabaseUnreachableError, target)
+    assert message.startswith("postgresql://user@127.0.0.1:9/db?connect_timeout=1: the server cannot be reached")
+    assert "secret" not in message
+    assert Target.parse(target).url.query["password"] == "secret"
+
+
+@pytest.mark.skipif(not POSTGRES, reason="needs PFATUNE_TEST_POSTGRES")
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_postgresql_database_of_any_encoding(encoding: str) -> None:
+    url = make_url(POSTGRES).set(drivername="postgresql+psycopg")
+    name = f"pfatune_test_{uuid.uuid4().hex}"
+    server = create_engine(url, isolation_level="AUTOCOMMIT")
+    options = f"ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+    with server.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name} {options}"))
+    try:
+        with Store.open(url.set(database=name).render_as_string(hide_password=False)) as store:
+            env_id = store.environment_id(SIM)
+            assert store.environments() == {env_id: SIM}
+    finally:
+        with server.connect() as connection:
+            connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+        server.dispose()
+
+
 def test_every_refusal_to_open_is_one_kind_of_error() -> None:
     assert issubclass(NotReadableError, OpenError)
     assert issubclass(DatabaseLockedError, StoreError)
+
+
+@pytest.mark.parametrize("what", ["removed", "moved", "replaced"])
+def test_nothing_is_kept_in_a_file_that_is_gone(what: str, path: Path) -> None:
+    with Store.open(path) as store:
+        env_id = store.environment_id(SIM)
+        away = path.with_name("away.db")
+        path.rename(away)
+        if what == "removed":
+            away.unlink()
+        elif what == "replaced":
+            path.write_bytes(b"something else")
+        for use in (store.ping, lambda: store.add(env_id, [measured()]), lambda: store.measurements(env_id)):
+            with pytest.raises(DatabaseMovedError, match="put that very file back, or start again"):
+                use()
+        assert path.exists() is (what == "replaced")  # and nothing is made in its place
+        if what == "moved":
+            away.rename(path)
+            store.add(env_id, [measured()])
+            store.check()
+    if what == "moved":
+        with Store.open(path) as store:
+            assert len(store.measurements(env_id)) == 1
