@@ -40,7 +40,7 @@ types: $(STAMP)
 	@rm -rf build/types && mkdir -p build/types
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/types .
 	$(BIN)/python -m pip install --quiet --no-deps --target build/types/site build/types/*.whl
-	cd build/types/site && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache -p pfatune
+	cd build/types/site && $(abspath $(BIN))/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache -p pfatune
 
 clean:
 	rm -rf $(VENV) build *.egg-info
