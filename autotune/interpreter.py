@@ -11,10 +11,11 @@ import importlib.metadata
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .errors import WorkerSetupError
@@ -49,17 +50,40 @@ def ensure_interpreter(cache: Path, environ: Mapping[str, str]) -> Path:
             env = {**environ, "PYPTO_HOME": folder, "ASCEND_PROCESS_LOG_PATH": folder, "TMPDIR": folder}
             command = [sys.executable, "-m", "pfatune.autotune.interpreter", str(library)]
             try:
-                done = subprocess.run(
-                    command, env=env, cwd=folder, capture_output=True, text=True, timeout=BUILD_TIMEOUT, check=False
-                )
+                code, told = _run(command, env, folder)
             except subprocess.TimeoutExpired:
                 raise WorkerSetupError(
                     f"building PyPTO's interpreter took over {BUILD_TIMEOUT:.0f} s: run `pfatune doctor`"
                 ) from None
-        if done.returncode or not library.is_file():
-            last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no output"]
+        if code or not library.is_file():
+            last = told.strip().splitlines()[-1:] or ["no output"]
             raise WorkerSetupError(f"PyPTO's interpreter could not be built ({last[0]}): run `pfatune doctor`")
     return library
+
+
+def _run(command: Sequence[str], env: Mapping[str, str], folder: str) -> tuple[int, str]:
+    """The command's exit code and what it told; where it is not waited for to its end, all it has started ends too.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer than ``BUILD_TIMEOUT``.
+    """
+    process = subprocess.Popen(
+        command,
+        env=env,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=BUILD_TIMEOUT)
+    except BaseException:
+        # cmake and the compilers would go on for a minute, with a GB each, and write into a folder that is deleted.
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise
+    return process.returncode, err or out
 
 
 def _build(library: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import secrets
 import signal
 import socket
+import stat
 import threading
 from pathlib import Path
 from types import FrameType
@@ -35,7 +36,7 @@ EXAMPLES = """
     do what waits, then end
 
   pfatune worker --heartbeat-file /tmp/alive
-    for a health check: the file is never older than a few seconds
+    for a health check: there once the worker is ready, and kept fresh
 
 [bold]Stopping[/]
 
@@ -82,7 +83,7 @@ HeartbeatFile = Annotated[
     typer.Option(
         "--heartbeat-file",
         metavar="PATH",
-        help="A file to touch every second or so while the worker is healthy, busy or not.",
+        help="A file to touch every second or so while the worker is ready and healthy, busy or not.",
         rich_help_panel=_PANEL,
         show_default=False,
     ),
@@ -178,18 +179,23 @@ def _owner(name: str | None) -> str:
 
 
 class _Heartbeat:
-    """A file whose time of change tells that the worker is well.
+    """A file whose time of change tells that the worker is well; there is none before the first ``touch``.
 
     Raises:
-        InputError: the file cannot be made.
+        InputError: the file cannot be made, or would take the place of something else.
     """
 
     def __init__(self, path: str | None) -> None:
         self._path = None if path is None else Path(path)
-        if self._path is not None and self._path.is_dir():
-            raise InputError(f"--heartbeat-file {path!r} is a folder: give a file in it")
+        if self._path is None:
+            return
         try:
+            if self._path.is_dir():
+                raise InputError(f"--heartbeat-file {path!r} is a folder: give a file in it")
+            if os.path.lexists(self._path) and not _is_empty_file(self._path):
+                raise InputError(f"--heartbeat-file {path!r} is something else already: give a file of its own")
             self.touch()
+            self._path.unlink()
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise InputError(
@@ -200,6 +206,11 @@ class _Heartbeat:
         """Make the file this moment's."""
         if self._path is not None:
             self._path.touch()
+
+
+def _is_empty_file(path: Path) -> bool:
+    found = path.lstat()
+    return stat.S_ISREG(found.st_mode) and found.st_size == 0
 
 
 class _Life:

@@ -17,6 +17,7 @@ from cli_tools import environ, pfatune
 
 from pfatune.api.cli import main as cli
 from pfatune.api.cli import work
+from pfatune.autotune.errors import WorkerSetupError
 from pfatune.db import JobRequest, JobState, Kind, Store
 from pfatune.db.job_records import Job
 from pfatune.kernel.shapes import PfaShape, Workload
@@ -109,6 +110,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         (["--name", "x" * 101], "give 1 to 100 printable characters"),
         (["--heartbeat-file", "none/alive"], "--heartbeat-file 'none/alive' cannot be written"),
         (["--heartbeat-file", "."], "--heartbeat-file '.' is a folder: give a file in it"),
+        (["--heartbeat-file", "a\0b"], "--heartbeat-file 'a\\x00b' cannot be written"),
         (["--soc", "910B"], "SoC '910B' is unknown"),
         (["--db", "mysql://x/y"], "is not supported"),
         (["job"], "unexpected"),
@@ -175,6 +177,26 @@ def test_verbose_it_tells_of_every_trial(start: Callable[..., Running], path: Pa
     running = start("--once", "--verbose")
     assert running.ended() == (0, "")
     assert running.err.count("trial ended") == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["reader", "space"])
+def test_a_log_that_cannot_be_written_ends_no_worker(what: str, tmp_path: Path, path: Path) -> None:
+    job_id = submit(path, 2)
+    if what == "reader":
+        reader, log = os.pipe()
+        os.close(reader)
+    else:
+        log = os.open("/dev/full", os.O_WRONLY)
+    try:
+        env = environ(tmp_path / "cache", PYTHONPATH=str(TESTS), PFATUNE_DB=str(path))
+        command = [sys.executable, str(TESTS / "worker_command.py"), str(tmp_path), str(tmp_path / "runs")]
+        done = subprocess.run([*command, "worker", "--once"], env=env, stdout=subprocess.PIPE, stderr=log, timeout=120)
+    finally:
+        os.close(log)
+    assert done.stdout == b""
+    job = look(path, job_id)
+    assert (job.state, job.attempts) == (JobState.DONE, 1)
 
 
 @contextmanager
@@ -275,6 +297,46 @@ def test_the_heartbeat_file_is_touched_busy_or_idle(start: Callable[..., Running
     assert beat.stat().st_mtime == stopped
     running.process.send_signal(signal.SIGCONT)
     wait_until(lambda: beat.stat().st_mtime > stopped)
+
+
+def test_there_is_no_heartbeat_before_the_worker_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beat = tmp_path / "alive"
+    beat.touch()  # a worker's before it, a moment ago
+    seen: list[bool] = []
+
+    @contextmanager
+    def starting(*args: object, **options: object) -> Iterator[None]:
+        seen.append(beat.exists())
+        raise WorkerSetupError("not here")
+        yield
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(work.embedded, "check", lambda *args: seen.append(beat.exists()))
+    monkeypatch.setattr(work.embedded, "worker", starting)
+    assert cli.run(["worker", "--heartbeat-file", str(beat)]) == 1
+    assert seen == [False, False]
+    assert not beat.exists()
+
+
+@pytest.mark.parametrize("what", ["contents", "link", "pipe"])
+def test_the_heartbeat_takes_the_place_of_nothing_else(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, other = tmp_path / "alive", tmp_path / "other"
+    other.write_text("kept")
+    if what == "contents":
+        path.write_text("kept")
+    elif what == "link":
+        path.symlink_to(other)
+    else:
+        os.mkfifo(path)
+    before = path.lstat()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(work.embedded, "check", lambda *args: pytest.fail("it went on to set itself up"))
+    assert cli.run(["worker", "--heartbeat-file", str(path)]) == 2
+    assert f"--heartbeat-file {str(path)!r} is something else already" in capsys.readouterr().err
+    assert path.lstat() == before
+    assert other.read_text() == "kept"
 
 
 def test_a_worker_that_cannot_work_says_why(tmp_path: Path) -> None:
