@@ -51,17 +51,22 @@ class WorkerBeside:
 
     def _keep(self) -> None:
         pause = _FIRST_PAUSE
+        code: int | str | None
         while not self._closing.is_set():
             started = time.monotonic()
             with self._lock:
                 if self._closing.is_set():
                     return
                 # A session of its own: Ctrl-C reaches it through its standard input only.
-                process = subprocess.Popen(
-                    self._command, env=self._environ, stdin=subprocess.PIPE, start_new_session=True
-                )
+                try:
+                    process = subprocess.Popen(
+                        self._command, env=self._environ, stdin=subprocess.PIPE, start_new_session=True
+                    )
+                except OSError as error:  # out of processes or memory, perhaps for a moment
+                    process, code = None, error.strerror
                 self._process = process
-            code = process.wait()
+            if process is not None:
+                code = process.wait()
             if self._closing.is_set():
                 return
             pause = _FIRST_PAUSE if time.monotonic() - started > _STEADY else min(2 * pause, _LONGEST_PAUSE)

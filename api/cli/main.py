@@ -97,8 +97,8 @@ app.add_typer(token.app, name="token")
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line; every error becomes one line on stderr and an exit code."""
-    command: Any = typer.main.get_command(app)
     try:
+        command: Any = typer.main.get_command(app)
         with command.make_context("pfatune", list(arguments) or ["--help"]) as context:
             code = command.invoke(context)
         sys.stdout.flush()
@@ -163,6 +163,8 @@ def main() -> None:
     stop.install()
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # text files at start
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed from the start: nobody reads it
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115  # for as long as the process lives
+        getattr(sys, name).reconfigure(errors="replace")
     sys.exit(run(sys.argv[1:]))

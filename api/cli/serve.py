@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import signal
 import socket
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -35,7 +36,7 @@ EXAMPLES = """
 
 [bold]Exit codes[/]
 
-  0 stopped by Ctrl-C or SIGTERM: running trials were finished and stored
+  0 stopped by Ctrl-C, SIGTERM or SIGHUP: running trials ended and are stored
   1 could not be done
   2 bad input
 """
@@ -96,10 +97,14 @@ def serve(
         _require_token(store, where)
         with _listen(where, number) as listening:
             bound = listening.getsockname()[1]
-            print(f"pfatune serves {store.database.name} at {_url(where, bound)}", flush=True)
-            beside = WorkerBeside(settings.db, settings.soc, verbose=verbose) if with_worker else None
+            beside = None
             try:
+                print(f"pfatune serves {store.database.name} at {_url(where, bound)}", flush=True)
+                if with_worker:
+                    beside = WorkerBeside(settings.db, settings.soc, verbose=verbose)
                 _run(store, settings, listening, where, verbose)
+            except KeyboardInterrupt:  # while it started, or raised again by uvicorn once that has ended in order
+                stop.signal = None
             finally:
                 if beside is not None:
                     beside.close()
@@ -114,7 +119,8 @@ def _run(store: Store, settings: Settings, listening: socket.socket, host: str, 
     class Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             app.state.pfatune.stopping.set()
-            super().handle_exit(sig, frame)
+            # At a second SIGINT uvicorn would leave the app half ended; the grace is short enough.
+            super().handle_exit(signal.SIGTERM, frame)
 
     app = create_app(
         store,
@@ -123,6 +129,8 @@ def _run(store: Store, settings: Settings, listening: socket.socket, host: str, 
         max_jobs=settings.max_jobs,
         max_body=settings.max_body_kib << 10,
         hosts=_hosts(settings, host),
+        # The last one may be revoked while the service runs.
+        needs_token=not _is_loopback(host),
     )
     config = uvicorn.Config(
         app,
@@ -133,10 +141,10 @@ def _run(store: Store, settings: Settings, listening: socket.socket, host: str, 
         # A client's word on who it is would be believed otherwise.
         proxy_headers=False,
     )
-    try:
-        Server(config).run(sockets=[listening])
-    except KeyboardInterrupt:  # uvicorn has ended in order, and raises the signal again
-        stop.signal = None
+    server = Server(config)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # a terminal that closes; uvicorn does not look at it
+        signal.signal(signal.SIGHUP, lambda number, frame: server.handle_exit(signal.SIGTERM, frame))
+    server.run(sockets=[listening])
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -41,12 +41,14 @@ def create_app(
     max_jobs: int = 1000,
     max_body: int = MAX_BODY,
     hosts: Sequence[str] = (),
+    needs_token: bool = False,
     refresh_seconds: float = REFRESH_SECONDS,
 ) -> FastAPI:
     """The service over a store, which stays the caller's to close.
 
-    ``hosts``: names under which it may be called, empty for any. ``refresh_seconds``: how long a
-    new tuned configuration may take to be served.
+    ``hosts``: names under which it may be called, empty for any. ``needs_token``: whether writing
+    needs a token even while none exists. ``refresh_seconds``: how long a new tuned configuration may
+    take to be served.
     """
     view, metrics = ServedView(), Metrics()
 
@@ -70,7 +72,7 @@ def create_app(
         redoc_url=None,
         responses={"default": {"model": Problem}},
     )
-    app.state.pfatune = State(store, view, metrics, soc, backend, max_jobs)
+    app.state.pfatune = State(store, view, metrics, soc, backend, max_jobs, needs_token)
     metrics.watch(store, lambda: len(view))
     for part in (configs, jobs, measurements, health):
         app.include_router(part.router)

@@ -1,4 +1,4 @@
-"""Who may write: anyone until a token exists, from then on only who shows one."""
+"""Who may write: who shows a token; on loopback anyone, as long as none exists."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ def may_write(request: Request, authorization: str) -> None:
     """Check the token of a request that changes something.
 
     Raises:
-        ProblemError: tokens exist, and the one shown is missing or not valid.
+        ProblemError: tokens are needed, and the one shown is missing or not valid.
     """
-    store = state_of(request).store
+    state = state_of(request)
+    store = state.store
     scheme, _, text = authorization.partition(" ")
     if scheme.lower() == "bearer" and text.strip():
         if store.tokens.check(text.strip()) is None:
             raise _refused("the token is not valid or was revoked")
-    elif store.tokens.any():
+    elif state.needs_token or store.tokens.any():
         raise _refused("no token was sent")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl
@@ -222,10 +223,19 @@ def configs(
     wanted = [tag.strip().removeprefix("W/").strip('"') for tag in request.headers.get("if-none-match", "").split(",")]
     if document.tag in wanted or "*" in wanted:
         return Response(status_code=304, headers=headers)
-    if "gzip" in request.headers.get("accept-encoding", ""):
+    if _takes_gzip(request.headers.get("accept-encoding", "")):
         headers["Content-Encoding"] = "gzip"
         return Response(_compressed(document), headers=headers, media_type="application/json")
     return Response(document.body, headers=headers, media_type="application/json")
+
+
+def _takes_gzip(accepted: str) -> bool:
+    """Whether an ``Accept-Encoding`` names gzip, other than to refuse it with ``q=0``."""
+    for part in accepted.lower().split(","):
+        name, _, quality = part.replace(" ", "").partition(";")
+        if name == "gzip":
+            return not re.fullmatch(r"q=0(\.0*)?", quality)
+    return False
 
 
 @lru_cache(maxsize=4)

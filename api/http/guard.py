@@ -79,20 +79,20 @@ class Guard:
         length = headers.get("content-length", "0")
         if not length.isdigit() or len(length) > 18 or int(length) > self._max_body:
             raise self._too_large()
-        messages = []
-        size = 0
+        body = bytearray()  # a list of its parts, which may be single bytes, could take a hundred times as much
         more = True
         while more:
             message = await receive()
-            size += len(message.get("body", b""))
-            if size > self._max_body:
+            body += message.get("body", b"")
+            if len(body) > self._max_body:
                 raise self._too_large()
             more = message["type"] == "http.request" and message.get("more_body", False)
-            messages.append(message)
-        messages.reverse()
+        if message["type"] == "http.request":
+            message = {"type": "http.request", "body": bytes(body), "more_body": False}
+        whole = [message]
 
         async def again() -> Message:
-            return messages.pop() if messages else await receive()
+            return whole.pop() if whole else await receive()
 
         return again
 

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
-from ...db.errors import DatabaseLockedError, DatabaseUnreachableError
+from ...db.errors import StoreError
 from ...db.job_records import Job, JobRequest, JobState
 from ...db.records import Kind
 from ...db.store import Store
@@ -189,8 +189,8 @@ async def events(job: Annotated[Job, Depends(_existing)], state: StateDep) -> As
             yield ServerSentEvent(event="progress", data=document, retry=_RETRY_MS)
             shown = document
         await asyncio.sleep(_POLL)
-        # A database that is locked for a moment only makes the next look a late one.
-        with suppress(DatabaseLockedError, DatabaseUnreachableError):
+        # A database that is locked or away for a moment only makes the next look a late one.
+        with suppress(StoreError):
             job = await run_in_threadpool(_find, state.store, job.id)
 
 

@@ -71,6 +71,8 @@ def measurements(request: Request, query: Annotated[MeasurementQuery, Query()], 
     if len(found) > query.limit:
         found = found[: query.limit]
         following = f"/measurements?{request.url.include_query_params(before=found[-1][1].id).query}"
+    if any(key not in environments for key, _ in found):  # added since they were read
+        environments = store.environments()
     traced = store.traces.has([row.id for _, row in found if row.id is not None])
     return MeasurementPage(
         measurements=[_document(environments[key], row, row.id in traced) for key, row in found], next=following

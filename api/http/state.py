@@ -18,7 +18,8 @@ class State:
     """One for each app.
 
     ``soc`` and ``backend`` are what a request means that names none; ``max_jobs`` is how many may
-    be open at once. Streams end when ``stopping`` is set, so that the service can.
+    be open at once. With ``needs_token`` nobody may write without one, not even while none exists.
+    Streams end when ``stopping`` is set, so that the service can.
     """
 
     store: Store
@@ -27,6 +28,7 @@ class State:
     soc: str = "950PR"
     backend: str = "sim"
     max_jobs: int = 1000
+    needs_token: bool = False
     stopping: threading.Event = field(default_factory=threading.Event)
 
 

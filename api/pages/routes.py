@@ -26,7 +26,7 @@ from .errors import PageRoute
 from .importance import ImportanceCache
 from .jobs import JobView, job_view
 from .lanes import LanePictures
-from .shape import shape_view
+from .shape import shape_in_memory, shape_view
 from .site import page
 from .tuned import TunedIndex
 from .words import tune_command, tune_curl
@@ -215,7 +215,10 @@ async def shape(request: Request, query: Annotated[ShapeQuery, Query()], state: 
     importances = _pages(request).importances
 
     def made() -> Response:
-        view = shape_view(state.store, asked, soc, served, query.environment, importances)
+        try:
+            view = shape_view(state.store, asked, soc, served, query.environment, importances)
+        except StoreError as error:  # what is served needs no database
+            view = shape_in_memory(asked, soc, served, one_line(str(error)))
         return page(
             "shape.html",
             here="grid",

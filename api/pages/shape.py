@@ -98,6 +98,8 @@ class ShapeView:
     lanes: Lanes | None
     environments: tuple[Environment, ...]
     measured: Measured | None
+    memory: Served | None = None  # where the store cannot be read: what is served all the same
+    trouble: str = ""  # and why it cannot
 
 
 def shape_view(
@@ -127,8 +129,6 @@ def shape_view(
     else:
         shown = next(iter(known), None)
     config = served.answer.config if tuned is None else tuned.measurement.config
-    default = canonical(default_config(shape), shape.family)
-    before, after = default.to_json(), config.to_json()
     return ShapeView(
         shape=shape,
         soc=soc,
@@ -137,12 +137,38 @@ def shape_view(
         why=_why(served.answer.provenance, tuned, shape),
         tuned=tuned,
         is_other=is_other,
-        fields=tuple(Field(name, before[name], after[name]) for name in FIELD_NAMES),
+        fields=_fields(config, shape),
         illegal=_illegal(config, shape, soc) if served.answer.provenance == "default" else "",
         lanes=None if tuned is None else _lanes(store, tuned),
         environments=tuple(known.values()),
         measured=None if shown is None else _measured(store, shown, known[shown], workload, importances),
     )
+
+
+def shape_in_memory(shape: PfaShape, soc: str, served: Served, trouble: str) -> ShapeView:
+    """What can be told of a shape while the store cannot be read, for the reason given."""
+    answer = served.answer
+    return ShapeView(
+        shape=shape,
+        soc=soc,
+        config=answer.config,
+        provenance=answer.provenance,
+        why=_why(answer.provenance, None, shape),
+        tuned=None,
+        is_other=answer.shape not in (None, shape),
+        fields=_fields(answer.config, shape),
+        illegal=_illegal(answer.config, shape, soc) if answer.provenance == "default" else "",
+        lanes=None,
+        environments=(),
+        measured=None,
+        memory=served,
+        trouble=trouble,
+    )
+
+
+def _fields(config: KernelConfig, shape: PfaShape) -> tuple[Field, ...]:
+    before, after = canonical(default_config(shape), shape.family).to_json(), config.to_json()
+    return tuple(Field(name, before[name], after[name]) for name in FIELD_NAMES)
 
 
 def _illegal(config: KernelConfig, shape: PfaShape, soc: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -295,3 +296,24 @@ def test_a_case_that_is_suggested_exists() -> None:
 
 def test_the_console_script_is_there() -> None:
     assert Path(PFATUNE).is_file()
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_from_the_start(closed: str, alone: Path) -> None:
+    command = ["sh", "-c", f'exec "$0" "$@" {closed}', PFATUNE, "token", "list"]
+    done = subprocess.run(command, env=environ(alone / "cache"), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_stopped_before_it_has_begun(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer.main.get_command", interrupted)
+    monkeypatch.setattr(cli.stop, "signal", None)
+    try:
+        code = cli.run(["doctor"])
+    except KeyboardInterrupt:  # which would end the tests
+        pytest.fail("it is told as a traceback")
+    assert code == 130
+    assert capsys.readouterr().err == "pfatune: stopped\n"

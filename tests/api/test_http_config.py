@@ -229,6 +229,23 @@ def test_snapshot(store: Store) -> None:
             time.sleep(0.02)
 
 
+@pytest.mark.parametrize(
+    ("accepted", "gzipped"),
+    [
+        ("gzip", True),
+        ("br;q=1, GZIP ; q=0.5", True),
+        ("identity", False),
+        ("gzip;q=0", False),
+        ("deflate, gzip; q=0.000", False),
+        ("not-gzip, x;gzip", False),
+    ],
+)
+def test_snapshot_is_packed_for_who_takes_it(client: TestClient, accepted: str, gzipped: bool) -> None:
+    response = client.get("/configs", headers={"Accept-Encoding": accepted})
+    assert ("content-encoding" in response.headers) is gzipped
+    assert load(response.content)
+
+
 def test_snapshot_of_nothing(client: TestClient) -> None:
     found = load(client.get("/configs").content)
     assert len(found.ladder) == 0

@@ -136,7 +136,7 @@ def test_database_that_goes_away(tmp_path: Path) -> None:
             client.post("/tune", json=BODY)
             # What stands where the file was is no database: connections made from now on fail.
             store.database._engine.dispose()
-            for name in ("a.db", "a.db-wal", "a.db-shm"):
+            for name in ("a.db-wal", "a.db-shm"):
                 (tmp_path / name).unlink(missing_ok=True)
             path.write_bytes(b"no database" * 1000)
             for answer in (client.get("/readyz"), client.get("/tune"), client.post("/tune", json=BODY)):
@@ -147,3 +147,18 @@ def test_database_that_goes_away(tmp_path: Path) -> None:
             assert "pfatune_database_up 0.0" in client.get("/metrics").text
             time.sleep(0.2)  # the refresh beside fails too, and says nothing to clients
             assert client.get("/config?b=2&s2=1024").json()["provenance"] == "exact"
+
+
+def test_database_that_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with Store.open(path) as store:
+        promote(store, WORKLOAD)
+        with client_of(store) as client:
+            assert client.post("/tune", json=BODY).status_code == 202
+            path.unlink()
+            for answer in (client.post("/tune", json={"b": 3, "s2": 128}), client.get("/readyz"), client.get("/tune")):
+                assert "start again" in check_problem(answer, 503)["detail"]
+                assert answer.headers["retry-after"]
+            assert client.get("/config?b=2&s2=1024").json()["provenance"] == "exact"
+            assert "pfatune_database_up 0.0" in client.get("/metrics").text
+            assert not path.exists()

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_tools import ENVIRONMENT, WORKLOAD
 from fastapi.testclient import TestClient
-from http_tools import PROBLEM, check_problem, client_of
+from http_tools import PROBLEM, check_problem, client_of, promote
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from starlette.types import Message, Receive, Scope, Send
 
+from pfatune.api.http.guard import Guard
 from pfatune.db import Store
 
 JSON = {"Content-Type": "application/json"}
@@ -132,6 +136,26 @@ def test_large_body_without_a_length(client: TestClient) -> None:
     check_problem(client.post("/tune", content=chunks(), headers=JSON), 413)
 
 
+def test_body_of_many_small_parts_is_passed_on_as_one() -> None:
+    """A list of the parts would take far more memory than the body may have bytes."""
+    parts = [b"x"] * 1000
+    got: list[Message] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        while not got or got[-1].get("more_body"):
+            got.append(await receive())
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": parts.pop(), "more_body": bool(parts)}
+
+    async def send(message: Message) -> None:
+        raise AssertionError(message)
+
+    headers = [(b"content-type", b"application/json"), (b"transfer-encoding", b"chunked")]
+    asyncio.run(Guard(app)({"type": "http", "method": "POST", "headers": headers}, receive, send))
+    assert got == [{"type": "http.request", "body": b"x" * 1000, "more_body": False}]
+
+
 def test_nothing_but_json(client: TestClient) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded", "application/octet-stream", "multipart/form-data"):
         response = client.post("/tune", content=json.dumps(GOOD), headers={"Content-Type": kind})
@@ -190,3 +214,13 @@ def test_bad_queries_of_measurements(client: TestClient, query: str) -> None:
 
 def test_unknown_environment(client: TestClient) -> None:
     check_problem(client.get(f"/measurements?environment={'0' * 16}"), 404)
+
+
+def test_environment_that_is_added_while_measurements_are_listed(
+    store: Store, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promote(store, WORKLOAD)
+    answers = [{}, store.environments()]
+    monkeypatch.setattr(Store, "environments", lambda self: answers.pop(0))
+    rows = client.get("/measurements").json()["measurements"]
+    assert [row["environment"] for row in rows] == [ENVIRONMENT.digest] * 2

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 from cli_tools import environ, pfatune
 from fastapi.testclient import TestClient
-from http_tools import check_problem, client_of
+from http_tools import check_problem, client_of, serving
 
 from pfatune.db import Store
 
@@ -74,6 +75,32 @@ def test_wrong_tokens(store: Store, client: TestClient) -> None:
 
 def test_wrong_token_is_refused_even_where_none_is_needed(client: TestClient) -> None:
     check_problem(client.post("/tune", json=BODY, headers=bearer("pft_00000000_" + "x" * 43)), 401)
+
+
+def test_where_tokens_are_needed_the_last_one_can_be_revoked(store: Store) -> None:
+    with client_of(store, needs_token=True) as client:
+        check_problem(client.post("/tune", json=BODY), 401)
+        _, text = store.tokens.create("ops")
+        assert client.post("/tune", json=BODY, headers=bearer(text)).status_code == 202
+        store.tokens.revoke("ops")
+        for headers in ({}, bearer(text)):
+            check_problem(client.post("/tune", json={"b": 3, "s2": 128}, headers=headers), 401)
+            check_problem(client.get("/config?b=3&s2=1024&enqueue=true", headers=headers), 401)
+    assert len(store.jobs.list()) == 1
+
+
+@pytest.mark.slow
+def test_beyond_loopback_they_are_needed(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "pfatune.db") as store:
+        _, text = store.tokens.create("ops")
+        with (
+            serving(tmp_path, "--no-worker", "--host", "0.0.0.0", log=tmp_path / "log") as (_, url),
+            httpx2.Client(base_url=url.replace("0.0.0.0", "127.0.0.1"), timeout=20) as client,
+        ):
+            assert client.post("/tune", json=BODY, headers=bearer(text)).status_code == 202
+            store.tokens.revoke("ops")
+            assert client.post("/tune", json={"b": 3, "s2": 128}).status_code == 401
+            assert client.get("/tune").status_code == 200
 
 
 def test_commands(tmp_path: Path) -> None:

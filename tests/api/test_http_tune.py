@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -11,11 +12,17 @@ from typing import Any
 
 import httpx2
 import pytest
+from cli_tools import WORKLOAD
 from fastapi.testclient import TestClient
 from http_tools import check_problem, client_of, serving, shape
 
-from pfatune.db import Store
-from pfatune.db.job_records import JobState
+from pfatune.api.http import jobs
+from pfatune.api.http.metrics import Metrics
+from pfatune.api.http.state import State
+from pfatune.api.serving import ServedView
+from pfatune.db import Store, StoreError
+from pfatune.db.errors import DatabaseDamagedError, DatabaseLockedError, DatabaseMovedError
+from pfatune.db.job_records import Job, JobRequest, JobState
 from pfatune.kernel.shapes import Workload
 
 BODY = {"b": 2, "s2": 1024}
@@ -225,3 +232,30 @@ def test_events(tmp_path: Path) -> None:
     assert seen[-1][0] == "end"
     assert seen[-1][1]["state"] == "done"
     assert seen[-1][1]["progress"]["trials"] == 4
+
+
+def test_events_go_on_over_trouble_of_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_POLL", 0.01)
+    with Store.open(tmp_path / "a.db") as store:
+        job, _ = store.jobs.submit(JobRequest((WORKLOAD,), trials=1))
+        store.jobs.cancel(job.id)
+        trouble: list[StoreError] = [
+            DatabaseMovedError(name="a.db"),
+            DatabaseDamagedError(name="a.db", detail="x"),
+            DatabaseLockedError(name="a.db", seconds=1),
+        ]
+        find = store.jobs.get
+
+        def get(job_id: int) -> Job | None:
+            if trouble:
+                raise trouble.pop()
+            return find(job_id)
+
+        monkeypatch.setattr(store.jobs, "get", get)
+
+        async def watched() -> list[str | None]:
+            state = State(store, ServedView(), Metrics())
+            return [event.event async for event in jobs.events(job, state)]
+
+        assert asyncio.run(watched()) == ["progress", "end"]
+        assert not trouble

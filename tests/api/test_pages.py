@@ -153,6 +153,26 @@ def test_start_goes_on_without_the_database(shared: TestClient, monkeypatch: pyt
     assert problem["detail"] in read(response.text).one("main").text
 
 
+@pytest.mark.parametrize("asked", [SHOWN, PfaShape(15, 8000), PfaShape(3, 77, nkv=3)])
+def test_shape_goes_on_without_the_database(
+    shared: TestClient, monkeypatch: pytest.MonkeyPatch, asked: PfaShape
+) -> None:
+    known = facts(get(shared, f"/shape?{shape_query(asked)}"))
+
+    def locked(*_: object, **__: object) -> None:
+        raise DatabaseLockedError(name="a.db", seconds=5)
+
+    monkeypatch.setattr("pfatune.db.engine.Database.read", locked)
+    page = get(shared, f"/shape?{shape_query(asked)}")
+    told = facts(page)
+    assert "a.db: another process has kept it locked" in page.one("main").text
+    assert "Nothing was measured" not in page.one("main").text
+    assert told == {name: known[name] for name in told}
+    assert {"Configuration", "Provenance"} <= told.keys()
+    assert ("Cost" in told) == ("Cost" in known)
+    assert page.one(class_="fields-table").table()[1:]
+
+
 # Jobs.
 
 

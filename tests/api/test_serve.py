@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -9,12 +10,14 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 from cli_tools import environ, pfatune
 from http_tools import serving, start, url_of
 
+from pfatune.api.cli import beside
 from pfatune.api.settings import Settings
 from pfatune.autotune.swimlane import MAX_TASKS
 from pfatune.db import Store
@@ -104,6 +107,26 @@ def test_worker_that_dies_is_replaced_and_goes_with_the_service(tmp_path: Path) 
     eventually(lambda: not is_running(second))
 
 
+def test_worker_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+    real = subprocess.Popen
+
+    def popen(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        tried.append(command)
+        if len(tried) == 1:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return real(["cat"], **options)
+
+    monkeypatch.setattr(beside, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(beside.subprocess, "Popen", popen)
+    worker = beside.WorkerBeside("a.db", "950PR")
+    try:
+        eventually(lambda: len(tried) == 2, 20)
+    finally:
+        worker.close()
+    assert len(tried) == 2
+
+
 def test_port_in_use(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -153,3 +176,33 @@ def test_stops_in_order_while_watched(tmp_path: Path) -> None:
         assert process.wait(30) == 0
         watcher.wait(30)
     assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("ready", [False, True])
+def test_stops_in_order_at_any_time(tmp_path: Path, number: signal.Signals, ready: bool) -> None:
+    with serving(tmp_path, "--no-worker", log=tmp_path / "log") as (process, url):
+        if ready:
+            assert httpx2.get(f"{url}/healthz", timeout=20).status_code == 200
+        process.send_signal(number)
+        assert process.wait(30) == 0
+    assert (tmp_path / "log").read_text() == ""
+
+
+@pytest.mark.slow
+def test_stops_in_order_when_asked_twice(tmp_path: Path) -> None:
+    with serving(tmp_path, "--no-worker", log=tmp_path / "log") as (process, url):
+        host, _, port = url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), 20) as slow:
+            slow.sendall(
+                b"POST /tune HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+            )
+            assert httpx2.get(f"{url}/healthz", timeout=20).status_code == 200
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.5)
+            assert process.poll() is None  # it waits for the request
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.5)
+        assert process.wait(30) == 0
+    assert (tmp_path / "log").read_text() == ""
