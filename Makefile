@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Tests at a time: some start several processes of their own, so more than the cores gain nothing.
+JOBS ?= 2
 # A machine with several Pythons: take the one that is supported.
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))
 
@@ -26,10 +28,11 @@ demo: $(STAMP)  ## tune the smallest case on the embedded worker: default agains
 	$(BIN)/pfatune tune --case pfa_fp8_b2_s1_1_s2_1k --trials 16
 
 test: lint types  ## everything
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
 
-quick: lint  ## the tests that need neither compiler nor torch
-	$(BIN)/python -m pytest -m 'not sim and not torch and not slow'
+quick: lint  ## the tests that need neither compiler nor torch nor half a second, with fewer examples
+	$(BIN)/python -m pytest -m 'not sim and not torch and not slow' --hypothesis-profile quick \
+	    --numprocesses $(JOBS) --dist worksteal
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -71,7 +71,8 @@ def classify(ending: Ending, log: str) -> tuple[Kind, str]:
         return Kind.OUT_OF_MEMORY, _message("stopped at its memory limit", detail)
     if ending.error is not None:
         name, text = ending.error
-        return _classify_exception(name, text, detail, log), _message(_shorten(text) or name, detail)
+        head = _shorten(text) or name.strip() or "ended with an error that says nothing"
+        return _classify_exception(name, text, detail, log), _message(head, detail)
     if _ALLOCATION.search(log):
         return Kind.OUT_OF_MEMORY, _message("ran into its memory limit", detail)
     if _MACHINE.search(log):

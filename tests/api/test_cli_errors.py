@@ -164,6 +164,7 @@ def test_a_bad_configuration_file_is_refused(
     told(capsys, said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -185,6 +186,7 @@ def test_the_real_command_says_one_line(arguments: list[str], code: int, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["tune", "verify", "trace"])
 def test_without_a_compiler_it_says_what_to_install(command: str, tmp_path: Path) -> None:
     env = environ(tmp_path / "cache", PATH=str(tmp_path / "bin"))
@@ -298,6 +300,7 @@ def test_the_console_script_is_there() -> None:
     assert Path(PFATUNE).is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_streams_that_are_closed_from_the_start(closed: str, alone: Path) -> None:
     command = ["sh", "-c", f'exec "$0" "$@" {closed}', PFATUNE, "token", "list"]

@@ -52,6 +52,7 @@ def test_help_without_a_command_lists_all(capsys: pytest.CaptureFixture[str]) ->
         assert name in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--version"], ["tune", "-h"], ["-h"]])
 def test_version_and_help_end_well(arguments: list[str], tmp_path: Path) -> None:
     done = pfatune(arguments, tmp_path)
@@ -78,11 +79,13 @@ def loaded(arguments: list[str], folder: Path) -> set[str]:
     return set(done.stderr.split())
 
 
+@pytest.mark.slow
 def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
     assert loaded(["--help"], tmp_path) == set()
     assert loaded(["tune", "--help"], tmp_path) == set()
 
 
+@pytest.mark.slow
 def test_reading_commands_import_neither_torch_nor_optuna(tmp_path: Path) -> None:
     fill(tmp_path / "pfatune.db")
     for command in ("config", "history", "explain"):

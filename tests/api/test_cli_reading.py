@@ -101,6 +101,7 @@ def test_config_serves_no_other_chip_and_no_other_kernel(folder: Path, capsys: p
     assert "never tuned for 950DT" in found["note"]
 
 
+@pytest.mark.slow
 def test_what_config_prints_can_be_read_back(folder: Path) -> None:
     better = fill(folder / "pfatune.db")
     printed = pfatune(["config", *SMALL, "--json"], folder)
@@ -125,6 +126,7 @@ def test_history_lists_the_newest_first(folder: Path, capsys: pytest.CaptureFixt
     assert "2.00x" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", ["60", "80", "200"])
 def test_history_keeps_every_column_on_a_narrow_terminal(columns: str, folder: Path) -> None:
     better = fill(folder / "pfatune.db")
@@ -193,6 +195,7 @@ def test_verify_refuses_an_illegal_configuration_without_a_compiler(
     assert json.loads(capsys.readouterr().out)["passed"] is False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["config", "history", "explain"])
 def test_piped_output_has_no_escape_codes_and_reading_writes_nothing(command: str, folder: Path) -> None:
     fill(folder / "pfatune.db")
@@ -205,6 +208,7 @@ def test_piped_output_has_no_escape_codes_and_reading_writes_nothing(command: st
     assert not (folder / "cache").exists()
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
     fill(folder / "pfatune.db")
     with subprocess.Popen(
@@ -222,6 +226,7 @@ def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
         assert process.wait(60) == 141
 
 
+@pytest.mark.slow
 def test_doctor_says_what_is_missing_and_fails(tmp_path: Path) -> None:
     env = environ(tmp_path / "cache", PATH=str(tmp_path / "bin"))
     done = pfatune(["doctor", "--json"], tmp_path, env)

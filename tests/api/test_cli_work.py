@@ -339,6 +339,7 @@ def test_the_heartbeat_takes_the_place_of_nothing_else(
     assert other.read_text() == "kept"
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_work_says_why(tmp_path: Path) -> None:
     env = {**environ(tmp_path / "cache"), "PATH": str(tmp_path)}
     done = pfatune(["worker", "--once"], tmp_path, env)

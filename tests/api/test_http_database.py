@@ -40,6 +40,7 @@ def check_reads(client: TestClient) -> None:
     assert client.get(READS[0]).json()["provenance"] == "exact"
 
 
+@pytest.mark.slow
 def test_locked(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     with Store.open(path, busy_timeout=0.2) as store:
@@ -97,6 +98,7 @@ def check_full(store: Store, client: TestClient) -> list[int]:
     return acknowledged
 
 
+@pytest.mark.slow
 def test_full_disk(small_disk: Path) -> None:
     with Store.open(small_disk / "a.db") as store:
         promote(store, WORKLOAD)
@@ -110,6 +112,7 @@ def test_full_disk(small_disk: Path) -> None:
         assert len(store.jobs.list(limit=10_000)) == len(acknowledged) + 1
 
 
+@pytest.mark.slow
 def test_no_pages_left(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     Store.open(path).close()

@@ -103,6 +103,7 @@ def test_beyond_loopback_they_are_needed(tmp_path: Path) -> None:
             assert client.get("/tune").status_code == 200
 
 
+@pytest.mark.slow
 def test_commands(tmp_path: Path) -> None:
     created = pfatune(["token", "create", "ops"], tmp_path)
     assert created.returncode == 0, created.stderr
@@ -125,6 +126,7 @@ def test_commands(tmp_path: Path) -> None:
     assert pfatune(["token", "create", ""], tmp_path).returncode == 2
 
 
+@pytest.mark.slow
 def test_no_bind_beyond_loopback_without_a_token(tmp_path: Path) -> None:
     refused = pfatune(["serve", "--host", "0.0.0.0", "--port", "0", "--no-worker"], tmp_path)
     assert refused.returncode == 2

@@ -92,6 +92,7 @@ def test_every_page_of_an_empty_store(store: Store) -> None:
         assert "Nothing was measured" in get(client, "/shape?b=2&s2=1024").one("main").text
 
 
+@pytest.mark.slow
 def test_pages_are_no_api(shared: TestClient) -> None:
     paths = shared.get("/openapi.json").json()["paths"]
     assert not {"/", "/jobs", "/grid", "/shape", "/static/{name}"} & set(paths)
@@ -387,6 +388,7 @@ def lanes_path(page: Element) -> str:
     return page.one("img").attributes["src"]
 
 
+@pytest.mark.slow
 def test_swim_lanes(shared: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     path = lanes_path(get(shared, f"/shape?{shape_query(SHOWN)}"))
     first = shared.get(path)
@@ -437,6 +439,7 @@ def test_grid_says_what_is_not_tuned(shared: TestClient) -> None:
     assert len(page.all("option")) == 3
 
 
+@pytest.mark.slow
 def test_large_grid_is_paged_and_small(store: Store) -> None:
     app = create_app(store)
     config = canonical(default_config(PfaShape(1, 128)), PfaShape(1, 128).family)

@@ -127,6 +127,7 @@ def test_worker_that_cannot_be_started_is_tried_again(monkeypatch: pytest.Monkey
     assert len(tried) == 2
 
 
+@pytest.mark.slow
 def test_port_in_use(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -138,6 +139,7 @@ def test_port_in_use(tmp_path: Path) -> None:
     assert "--port" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -155,6 +157,7 @@ def test_bad_options(tmp_path: Path, arguments: list[str], text: str) -> None:
     assert text in done.stderr
 
 
+@pytest.mark.slow
 def test_bad_variables(tmp_path: Path) -> None:
     for name, value in (("PFATUNE_PORT", "x"), ("PFATUNE_MAX_JOBS", "0"), ("PFATUNE_BACKEND", "gpu")):
         done = pfatune(["serve", "--no-worker"], tmp_path, environ(tmp_path / "cache", **{name: value}))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fault_jobs import LOG_HEAD, LOG_LINES
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pfatune.autotune.classify import MAX_MESSAGE, Ending, classify, read_log
@@ -133,6 +133,8 @@ _ENDINGS = st.builds(
 
 
 @given(_ENDINGS, _TEXT)
+@example(Ending(1, error=("", "")), "")
+@example(Ending(1, error=(" ", "\n")), "")
 def test_anything_gets_one_kind_and_a_message_that_can_be_shown(ending: Ending, log: str) -> None:
     kind, message = classify(ending, log)
     assert kind in set(Kind) - {Kind.OK, Kind.ILLEGAL, Kind.WRONG_RESULT}

@@ -70,6 +70,7 @@ def _runs(pid: str) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_build_that_takes_too_long(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interpreter, "BUILD_TIMEOUT", 1.0)
     with pytest.raises(WorkerSetupError, match="took over 1 s: run `pfatune doctor`"):

@@ -118,6 +118,7 @@ def test_a_run_whose_folder_was_swept_in_the_making_makes_another(
     run.remove()
 
 
+@pytest.mark.slow
 def test_many_at_once_each_hold_their_own(tmp_path: Path) -> None:
     made: list[RunFolder] = []
 

@@ -182,6 +182,7 @@ def test_configurations_outside_the_space_are_remembered() -> None:
     assert len(run(searching, planted(0), 30)) == 30
 
 
+@pytest.mark.slow
 def test_a_tiny_space_is_proposed_whole_and_then_nothing() -> None:
     space = tiny(stitch=(16, 32, 64, 96, 128), g_tile=(4, 6, 12), vec_nbuffer=(2, 4))
     searching = Search(space, [DEFAULT])
@@ -195,10 +196,12 @@ def test_a_space_of_one_has_one_proposal() -> None:
     assert run(Search(tiny(), [DEFAULT]), planted(0), 10) == [DEFAULT]
 
 
+@pytest.mark.slow
 def test_a_space_without_any_legal_configuration_has_none() -> None:
     assert Search(tiny(g_tile=(5,)), []).propose() is None
 
 
+@pytest.mark.slow
 def test_a_thousand_known_configurations_do_no_harm() -> None:
     cost = planted(7)
     rng = random.Random(0)
@@ -214,6 +217,7 @@ def test_a_thousand_known_configurations_do_no_harm() -> None:
     assert min(cost(config) for config in proposed) < start
 
 
+@pytest.mark.slow
 def test_the_search_finds_what_random_draws_do_not() -> None:
     """At an equal budget, over several optima: well closer to the optimum than the best of as many random draws."""
     found, drawn = [], []

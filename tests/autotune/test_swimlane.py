@@ -293,6 +293,7 @@ def near(image: NDArray[Any], colour: tuple[int, int, int]) -> NDArray[Any]:
     return same
 
 
+@pytest.mark.slow
 def test_picture_shows_both_runs_on_one_axis() -> None:
     out = io.BytesIO()
     draw([("default", many(10, 1000)), ("tuned", many(10, 400))], out, title="PFA", subtitle="b=16 s2=8192")
@@ -310,12 +311,14 @@ def test_picture_shows_both_runs_on_one_axis() -> None:
     assert saved[lower].sum() > 100_000
 
 
+@pytest.mark.slow
 def test_picture_of_a_slower_run_claims_no_saving() -> None:
     out = io.BytesIO()
     draw([("default", many(4, 400)), ("tuned", many(4, 1000))], out, title="PFA", subtitle="")
     assert near(pixels(out.getvalue()), (0xDF, 0xF2, 0xE3)).sum() == 0
 
 
+@pytest.mark.slow
 def test_picture_is_the_same_each_time_and_leaves_no_state(tmp_path: Path) -> None:
     import matplotlib
 
@@ -327,6 +330,7 @@ def test_picture_is_the_same_each_time_and_leaves_no_state(tmp_path: Path) -> No
     assert dict(matplotlib.rcParams) == before
 
 
+@pytest.mark.slow
 def test_ten_thousand_tasks_are_drawn() -> None:
     out = io.BytesIO()
     draw([("default", many(120, 1000)), ("tuned", many(120, 900))], out, title="PFA", subtitle="20,160 tasks")

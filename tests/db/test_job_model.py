@@ -146,6 +146,7 @@ class Queue(RuleBasedStateMachine):
         }
 
 
+@pytest.mark.slow
 def test_queue_follows_its_model(tmp_path_factory: pytest.TempPathFactory) -> None:
     Queue.template = tmp_path_factory.mktemp("queue") / "empty.db"
     Store.open(Queue.template).close()

@@ -76,6 +76,7 @@ def test_forged_lease_is_no_lease(store: Store, lease: Lease) -> None:
     assert store.environments() == {}
 
 
+@pytest.mark.slow
 def test_holder_may_end_a_job_late_when_nobody_took_it(store: Store, lease: Lease) -> None:
     let_expire(store, lease)
     store.under(lease).environment_id(SIM)

@@ -214,6 +214,7 @@ def test_impossible_name_is_refused(tmp_path: Path) -> None:
     assert "File name too long" in refusal(NotWritableError, tmp_path / ("x" * 300))
 
 
+@pytest.mark.slow
 def test_permissions_are_respected() -> None:
     """In a child that is not root, for permissions do not bind root."""
     with tempfile.TemporaryDirectory() as name:

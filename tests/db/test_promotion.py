@@ -189,6 +189,7 @@ def test_unknown_ids_are_refused(store: Store, env_id: int, default_id: int, ver
         assert isinstance(refused(store, env_id, *ids), UnknownRowError)
 
 
+@pytest.mark.slow
 def test_promotions_at_the_same_time_leave_one_current(
     store: Store, target: str, env_id: int, default_id: int, verification_id: int
 ) -> None:

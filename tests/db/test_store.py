@@ -131,6 +131,7 @@ def test_read_only_store_reads_and_never_writes(store: Store, env_id: int, targe
         assert len(reader.measurements(env_id)) == 2
 
 
+@pytest.mark.slow
 def test_threads_share_a_store(store: Store, env_id: int) -> None:
     with ThreadPoolExecutor(8) as pool:
         ids = list(pool.map(lambda cost: store.add(env_id, [measured(cost)])[0], range(1, 101)))

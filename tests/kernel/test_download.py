@@ -28,6 +28,7 @@ def test_a_body_comes_with_its_tag_and_only_once() -> None:
     assert service.answered == [200, 304]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behave", MISBEHAVIOUR.values(), ids=MISBEHAVIOUR)
 def test_a_download_ends_in_time_whatever_the_other_side_does(behave: Behaviour) -> None:
     with StandIn(behave) as service:

@@ -154,6 +154,7 @@ def test_the_largest_and_smallest_sizes_are_kept_apart(b: int, s2: int) -> None:
     assert ladder.lookup(PfaShape(b, s2)).provenance == "exact"
 
 
+@pytest.mark.slow
 def test_a_large_family_is_neither_walked_through_nor_sorted_again_for_a_lookup() -> None:
     chance = random.Random(1)
     one = entry(1)

@@ -302,6 +302,7 @@ def test_an_empty_ladder_is_a_snapshot() -> None:
     assert len(load(dump(ENVIRONMENT, "us", Ladder())).ladder) == 0
 
 
+@pytest.mark.slow
 def test_many_shapes_are_written_and_read_in_reasonable_time() -> None:
     ladder = Ladder()
     one = entry(1)

@@ -25,6 +25,7 @@ def folder() -> Iterator[Path]:
         folder.chmod(0o755)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "database"), [("fork", False), ("fork_closed", False), ("fork_while_reading", True), ("read_only", True)]
 )

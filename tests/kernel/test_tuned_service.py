@@ -92,6 +92,7 @@ def test_filters_are_part_of_the_question() -> None:
     assert service.asked == ["/configs?soc=950PR&backend=sim&pypto=0.2.0", "/below/configs?soc=950PR"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behave", BAD.values(), ids=BAD)
 def test_a_bad_service_gives_the_default_and_keeps_nobody_waiting(
     behave: Behaviour, capfd: pytest.CaptureFixture[str], tmp_path: Path
@@ -114,6 +115,7 @@ def test_a_bad_service_gives_the_default_and_keeps_nobody_waiting(
     assert "Traceback" not in capfd.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behave", BAD.values(), ids=BAD)
 def test_a_service_that_turns_bad_leaves_what_was_read(behave: Behaviour, tmp_path: Path) -> None:
     with StandIn(serve(GOOD)) as service, TunedConfigs(service.url, refresh_seconds=1000, timeout=0.2) as tuned:
@@ -284,6 +286,7 @@ def test_a_service_that_serves_nothing_yet_is_no_error() -> None:
         assert (tuned.status.origin, tuned.status.entries, tuned.status.error) == ("service", 0, "")
 
 
+@pytest.mark.slow
 def test_closing_does_not_wait_for_a_service_that_hangs() -> None:
     with StandIn(hang) as service:
         tuned = TunedConfigs(service.url, timeout=1)
