@@ -65,7 +65,7 @@ class Space:
 
     def params(self, config: KernelConfig) -> Params | None:
         """The choices that give a canonical configuration, or None if it lies outside the space."""
-        params = {name: value for name, value in _values(config).items() if name in self.choices}
+        params = {name: value for name, value in values_of(config).items() if name in self.choices}
         for name, value in params.items():
             if value not in self.choices[name]:
                 return None
@@ -137,7 +137,7 @@ def space_for(workloads: Sequence[Workload], soc: Soc, *, backend: str = "sim") 
         "v2_n": head,
     }
     choices: dict[str, tuple[Choice, ...]] = {
-        name: tuple(sorted({*values, *(_int(_values(config)[name]) for config in defaults)}))
+        name: tuple(sorted({*values, *(_int(values_of(config)[name]) for config in defaults)}))
         for name, values in tiles.items()
     }
     choices |= {
@@ -152,8 +152,8 @@ def space_for(workloads: Sequence[Workload], soc: Soc, *, backend: str = "sim") 
     return Space(family, soc, choices)
 
 
-def _values(config: KernelConfig) -> Params:
-    """Every parameter as a configuration has it, whether a choice or not."""
+def values_of(config: KernelConfig) -> Params:
+    """Every parameter of a configuration by its name, whether a choice of some space or not."""
     tile = config.tile
     return {
         "g_tile": tile.g_tile,
