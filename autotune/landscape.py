@@ -108,7 +108,7 @@ class Landscape:
                 raise LandscapeError(f"the landscape's workloads are of {len(families)} families: one is needed")
             points = tuple(_point(item, len(workloads)) for item in data["points"])
             return cls(families.pop(), Environment(**data["environment"]), workloads, points)
-        except (KeyError, TypeError, ConfigError, ShapeError) as error:
+        except (AttributeError, KeyError, TypeError, ConfigError, ShapeError) as error:
             raise LandscapeError(f"the landscape is malformed: {type(error).__name__}: {error}") from None
 
     @classmethod
