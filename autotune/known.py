@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from ..db.records import Kind, Measurement, Verification
 from ..kernel.config import KernelConfig
@@ -44,12 +44,15 @@ class Known:
         """How a measured configuration ended: ok only where it did on every workload."""
         return next((row.kind for row in self.rows(config) if row.kind is not Kind.OK), Kind.OK)
 
-    def objective(self, config: KernelConfig, default: Mapping[Workload, float]) -> float | None:
-        """Mean log of cost over the default's; None if the configuration failed or was found wrong."""
-        rows = self.rows(config)
-        if not self.is_complete(config) or any(row.cost is None for row in rows):
-            return None
-        return sum(math.log((row.cost or math.inf) / default[row.workload]) for row in rows) / len(rows)
+    def costs(self, config: KernelConfig) -> tuple[float, ...] | None:
+        """The cost on each workload; None if the configuration failed on one, was found wrong, or is not complete."""
+        rows = [self.row(config, workload) for workload in self._workloads]
+        found = tuple(row.cost for row in rows if row is not None and row.cost is not None)
+        return found if len(found) == len(rows) else None
+
+    def seconds(self, config: KernelConfig) -> float:
+        """What its measurements took, together."""
+        return math.fsum(row.seconds for row in self.rows(config))
 
     def winner(self, workload: Workload) -> tuple[KernelConfig, Measurement] | None:
         """The fastest verified configuration of a workload."""

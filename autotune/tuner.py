@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -25,6 +25,7 @@ from .known import Known
 from .progress import Budget, Progress, TuneResult, Watch
 from .search import Search, starting_points
 from .space import space_for
+from .strategies import DEFAULT
 from .tracing import Traces
 from .trial import TrialPool, TrialResult, first_line
 
@@ -42,10 +43,12 @@ class Tuner:
         store: where measurements go and come from.
         backend: the worker that measures.
         pool: its trials.
-        workloads: shapes of one family; the objective is the mean of log cost over the default's.
+        workloads: shapes of one family; the search aims at the gain of each in log cost, by weight.
         budget: when to stop.
         parallel: trials at once, from 1.
         seed: of the search.
+        weights: how much each workload counts in the search; those not named count 1, none given: all alike.
+        strategy: of the search, a name of ``strategies.STRATEGIES``.
         watch: called after every change.
         study: a free name kept with the measurements of this run.
         warn: told of what went wrong and does not matter to the result.
@@ -53,7 +56,8 @@ class Tuner:
             it waits, and says whether to try again.
 
     Raises:
-        ValueError: no workload, workloads of several families, or ``parallel`` below 1.
+        ValueError: no workload, workloads of several families, ``parallel`` below 1, a weight that is no
+            finite number above 0, or a strategy that there is not.
     """
 
     def __init__(
@@ -66,6 +70,8 @@ class Tuner:
         budget: Budget,
         parallel: int = 1,
         seed: int = 0,
+        weights: Mapping[Workload, float] | None = None,
+        strategy: str = DEFAULT,
         watch: Watch = lambda progress: None,
         study: str = "",
         warn: Callable[[str], None] = lambda text: None,
@@ -77,6 +83,10 @@ class Tuner:
         self._backend = backend
         self._pool = pool
         self._workloads = tuple(dict.fromkeys(workloads))
+        shares = [(weights or {}).get(workload, 1.0) for workload in self._workloads]
+        for share in shares:
+            if not (math.isfinite(share) and share > 0):
+                raise ValueError(f"a weight is {share!r}: give finite numbers above 0")
         space = space_for(self._workloads, backend.soc, backend=backend.name)
         self._family = space.family
         self._parallel = parallel
@@ -91,7 +101,7 @@ class Tuner:
         self._defaults = {w: canonical(default_config(w.shape), self._family) for w in self._workloads}
         starts = [*dict.fromkeys(self._defaults.values())]
         starts += starting_points(space, default_config(self._workloads[0].shape))
-        self._search = Search(space, starts, seed=seed)
+        self._search = Search(space, starts, weights=shares, strategy=strategy, seed=seed)
         self._known = Known(self._workloads)
         self._jobs: dict[int, tuple[str, KernelConfig, tuple[Workload, ...]]] = {}
         self._ended: list[TrialResult] = []
@@ -310,7 +320,7 @@ class Tuner:
         self._count(config)
         self._note_default(config)
         if self._has_all_defaults():
-            self._search.learn(config, self._known.objective(config, self.progress.default))
+            self._learn(config)
         self._recall_verdict(config)
         self._refresh()
 
@@ -340,7 +350,7 @@ class Tuner:
         self._store_rows(rows)
         if self._known.is_complete(config):
             self._count(config)
-        self._search.reject(config)
+        self._learn(config)
 
     def _store_rows(self, rows: Sequence[Measurement]) -> None:
         ids = self._persist(lambda: self._store.add(self._env, rows))
@@ -368,7 +378,10 @@ class Tuner:
     def _learn_all(self) -> None:
         for config in self._known.configs:
             if self._known.is_complete(config):
-                self._search.learn(config, self._known.objective(config, self.progress.default))
+                self._learn(config)
+
+    def _learn(self, config: KernelConfig) -> None:
+        self._search.learn(config, self._known.costs(config), self._known.seconds(config))
 
     def _count(self, config: KernelConfig, step: int = 1) -> None:
         kind = self._known.kind(config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping
 from statistics import mean
@@ -22,6 +23,11 @@ Cost = Callable[[KernelConfig], float | None]
 
 def search(seed: int = 0) -> Search:
     return Search(SPACE, starting_points(SPACE, default_config(SHAPE)), seed=seed)
+
+
+def told(searching: Search, config: KernelConfig, cost: float | None) -> None:
+    """Costs are logarithms here; a trial takes a second."""
+    searching.learn(config, None if cost is None else (math.exp(cost),), 1.0)
 
 
 def tiny(**choices: tuple[Choice, ...]) -> Space:
@@ -57,7 +63,7 @@ def run(searching: Search, cost: Cost, trials: int) -> list[KernelConfig]:
         assert SPACE.legal(config)
         assert canonical(config, SPACE.family) == config
         proposed.append(config)
-        searching.learn(config, cost(config))
+        told(searching, config, cost(config))
     assert len(set(proposed)) == len(proposed)
     return proposed
 
@@ -94,7 +100,7 @@ def test_several_are_in_flight_at_once() -> None:
         flying.append(config)
         if len(flying) == 4:
             done = flying.pop(rng.randrange(4))
-            searching.learn(done, cost(done))
+            told(searching, done, cost(done))
 
 
 def test_the_same_seed_proposes_the_same() -> None:
@@ -109,13 +115,12 @@ def test_what_was_learnt_before_is_not_proposed_again() -> None:
     known = run(search(0), cost, 60)
     resumed = search(0)
     for config in known:
-        resumed.learn(config, cost(config))
-    assert resumed.best == min(known, key=lambda config: cost(config))
+        told(resumed, config, cost(config))
     assert not set(run(resumed, cost, 60)) & set(known)
 
 
 def test_what_is_taken_back_may_come_again_and_the_rest_not() -> None:
-    space = tiny(stitch=(16, 32, 64, 128), g_tile=(6, 12))
+    space = tiny(stitch=(16, 32, 64, 128), vec_nbuffer=(2, 4))
     searching = Search(space, [DEFAULT])
     proposed = [searching.propose() for _ in range(8)]
     assert searching.propose() is None
@@ -132,34 +137,8 @@ def test_taking_back_what_was_never_proposed_changes_nothing() -> None:
     assert searching.propose() == DEFAULT
 
 
-def test_learning_twice_keeps_the_first_cost() -> None:
-    searching = search()
-    searching.learn(DEFAULT, 0.5)
-    searching.learn(DEFAULT, 0.1)
-    other = searching.propose()
-    assert other is not None
-    searching.learn(other, 0.3)
-    assert searching.best == other
-
-
-def test_what_turns_out_wrong_is_no_longer_the_best() -> None:
-    searching = search()
-    first, second = searching.propose(), searching.propose()
-    assert first is not None
-    assert second is not None
-    searching.learn(first, 0.0)
-    searching.learn(second, -1.0)
-    assert searching.best == second
-    searching.reject(second)
-    assert searching.best == first
-    searching.learn(second, -1.0)
-    assert searching.best == first
-
-
-def test_failures_are_learnt_and_never_the_best() -> None:
-    searching = search()
-    assert run(searching, lambda config: None, 40)
-    assert searching.best is None
+def test_the_search_goes_on_where_everything_fails() -> None:
+    assert len(run(search(), lambda config: None, 40)) == 40
 
 
 def test_the_search_goes_on_when_most_fail() -> None:
@@ -167,8 +146,6 @@ def test_the_search_goes_on_when_most_fail() -> None:
     searching = search()
     proposed = run(searching, lambda config: cost(config) if config.tile.g_tile == 12 else None, 80)
     assert len(proposed) == 80
-    assert searching.best is not None
-    assert searching.best.tile.g_tile == 12
     later = [config.tile.g_tile == 12 for config in proposed[40:]]
     assert mean(later) > 0.5  # one in six of those drawn at random
 
@@ -177,14 +154,13 @@ def test_configurations_outside_the_space_are_remembered() -> None:
     outside = canonical(default_config(PfaShape(b=1, s2=1024, block_size=96)), SPACE.family)
     assert SPACE.params(outside) is None
     searching = search()
-    searching.learn(outside, -2.0)
-    assert searching.best == outside
+    told(searching, outside, -2.0)
     assert len(run(searching, planted(0), 30)) == 30
 
 
 @pytest.mark.slow
 def test_a_tiny_space_is_proposed_whole_and_then_nothing() -> None:
-    space = tiny(stitch=(16, 32, 64, 96, 128), g_tile=(4, 6, 12), vec_nbuffer=(2, 4))
+    space = tiny(stitch=(16, 32, 64, 96, 128), cube_nbuffer=(1, 2, 4), vec_nbuffer=(2, 4))
     searching = Search(space, [DEFAULT])
     proposed = run(searching, planted(0), 1000)
     assert len(proposed) == 30
@@ -209,7 +185,7 @@ def test_a_thousand_known_configurations_do_no_harm() -> None:
     assert len(known) > 900
     searching = search()
     for config, value in known.items():
-        searching.learn(config, value)
+        told(searching, config, value)
     start = min(value for value in known.values() if value is not None)
     proposed = run(searching, cost, 25)
     assert len(proposed) == 25
