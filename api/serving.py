@@ -10,8 +10,8 @@ from typing import get_args
 from ..db.records import Environment
 from ..db.store import Store
 from ..kernel import snapshot
-from ..kernel.ladder import Answer, Entry, Ladder, Provenance
-from ..kernel.shapes import PfaShape
+from ..kernel.ladder import Answer, Entry, Ladder, Member, Provenance
+from ..kernel.shapes import PfaFamily, PfaShape
 from ..kernel.source import kernel_digest
 
 _RUNGS: tuple[Provenance, ...] = get_args(Provenance)
@@ -39,17 +39,23 @@ class _Rung:
     environment: Environment
     ladder: Ladder = field(default_factory=Ladder)
     last: int = 0  # the newest row that was taken in
-    document: tuple[int, Document] | None = None  # and the row it is of
+    last_portfolio: int = 0  # and the newest portfolio
+    document: tuple[tuple[int, int], Document] | None = None  # and the two it is of
 
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What one environment serves that the view does not know yet; ``last`` is the newest row of it."""
+    """What one environment serves that the view does not know yet.
+
+    ``last`` is the newest row of it, ``last_portfolio`` the newest portfolio.
+    """
 
     key: int
     environment: Environment
     last: int
     entries: list[tuple[PfaShape, Entry]]
+    last_portfolio: int = 0
+    portfolios: tuple[tuple[PfaFamily, tuple[Member, ...]], ...] = ()
 
 
 class ServedView:
@@ -64,7 +70,7 @@ class ServedView:
         self._busy = threading.Lock()  # no ladder changes while it is written out
 
     def news(self, store: Store) -> list[News]:
-        """What was promoted since the last ``take``.
+        """What was promoted, and which portfolios were stored, since the last ``take``.
 
         Raises:
             StoreError: the store cannot be read.
@@ -74,8 +80,9 @@ class ServedView:
             if environment.kernel_digest == kernel_digest():
                 known = self._rungs.get(key)
                 last, entries = store.served(key, known.last if known else 0)
-                if entries:
-                    found.append(News(key, environment, last, entries))
+                newest, portfolios = store.served_portfolios(key, known.last_portfolio if known else 0)
+                if entries or portfolios:
+                    found.append(News(key, environment, last, entries, newest, tuple(portfolios)))
         return found
 
     def take(self, news: Sequence[News]) -> bool:
@@ -90,6 +97,10 @@ class ServedView:
                 rung = self._rungs[one.key]
                 for shape, entry in one.entries:
                     rung.ladder.add(shape, entry)
+                if one.last_portfolio > rung.last_portfolio:
+                    for family, members in one.portfolios:
+                        rung.ladder.set_portfolio(family, members)
+                    rung.last_portfolio = one.last_portfolio
                 rung.ladder.settle()
                 rung.last = max(rung.last, one.last)
         finally:
@@ -111,9 +122,9 @@ class ServedView:
                 best, rank = Served(answer, rung.environment), found
                 if found == 0:
                     break
-        if best is None or best.answer.entry is None:
-            return Served(best.answer if best else Ladder().lookup(shape), None)
-        return best
+        if best is None:
+            return Served(Ladder().lookup(shape), None)
+        return Served(best.answer, None) if best.answer.provenance == "default" else best
 
     def snapshot(self, soc: str, backend: str | None = None, pypto: str | None = None) -> Document:
         """Everything served in the first matching environment; an empty document if there is none."""
@@ -123,8 +134,9 @@ class ServedView:
             return _document(nowhere, Ladder())
         rung = rungs[0]
         with self._busy:
-            if rung.document is None or rung.document[0] != rung.last:
-                rung.document = rung.last, _document(rung.environment, rung.ladder)
+            newest = rung.last, rung.last_portfolio
+            if rung.document is None or rung.document[0] != newest:
+                rung.document = newest, _document(rung.environment, rung.ladder)
             return rung.document[1]
 
     def environments(self) -> list[Environment]:

@@ -11,6 +11,7 @@ from .errors import (
 )
 from .job_records import Job, JobRequest, JobState, Lease
 from .jobs import JobQueue
+from .portfolios import PortfolioTerms, StoredPortfolio
 from .records import Environment, Kind, Measurement, TunedConfig, Verification
 from .store import Store
 from .tokens import TokenRecord
@@ -27,10 +28,12 @@ __all__ = [
     "LeaseLostError",
     "Measurement",
     "OpenError",
+    "PortfolioTerms",
     "PromotionError",
     "QueueFullError",
     "Store",
     "StoreError",
+    "StoredPortfolio",
     "TokenExistsError",
     "TokenRecord",
     "TunedConfig",

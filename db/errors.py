@@ -174,3 +174,9 @@ class SlowerThanDefaultError(PromotionError):
         "measurement {row_id} costs {cost:g} {unit}, more than the default's {default_cost:g} {unit}: "
         "promote the default itself instead"
     )
+
+
+class PortfolioError(StoreError):
+    """A portfolio that must not be served: a member is missing, or is not what one may be."""
+
+    message = "the portfolio of {family} cannot be stored: {detail}"

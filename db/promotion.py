@@ -42,10 +42,10 @@ def promote(
     Raises:
         UnknownEnvironmentError, UnknownRowError, PromotionError: as ``Store.promote``.
     """
-    where = _locked_environment(connection, env_id)
-    tuned = measurement_of(_row(connection, measurement, measurement_id, env_id))
-    default = measurement_of(_row(connection, measurement, default_id, env_id))
-    verified = verification_of(_row(connection, verification, verification_id, env_id))
+    where = locked_environment(connection, env_id)
+    tuned = measurement_of(row_in(connection, measurement, measurement_id, env_id))
+    default = measurement_of(row_in(connection, measurement, default_id, env_id))
+    verified = verification_of(row_in(connection, verification, verification_id, env_id))
     _check_evidence(where, tuned, default, verified)
 
     for current in find(connection, env_id, tuned.workload, current=True):
@@ -104,7 +104,12 @@ def _tuned_of(row: Row) -> TunedConfig:
     )
 
 
-def _locked_environment(connection: Connection, env_id: int) -> Environment:
+def locked_environment(connection: Connection, env_id: int) -> Environment:
+    """The environment, kept from other promotions until the transaction ends.
+
+    Raises:
+        UnknownEnvironmentError: it is not in the store.
+    """
     # PostgreSQL lets writers run side by side: the lock makes promotions in one environment
     # queue up, and leaves everyone free to add rows that refer to it.
     query = select(environment).where(environment.c.id == env_id).with_for_update(key_share=True)
@@ -114,7 +119,12 @@ def _locked_environment(connection: Connection, env_id: int) -> Environment:
     return environment_of(row)
 
 
-def _row(connection: Connection, table: Table, row_id: int, env_id: int) -> Row:
+def row_in(connection: Connection, table: Table, row_id: int, env_id: int) -> Row:
+    """A row of an environment.
+
+    Raises:
+        UnknownRowError, OtherEnvironmentError: it is not there.
+    """
     row = connection.execute(select(table).where(table.c.id == row_id)).mappings().first()
     if row is None:
         raise UnknownRowError(table=table.name, row_id=row_id)
@@ -131,16 +141,25 @@ def _check_evidence(where: Environment, tuned: Measurement, default: Measurement
     assert default.cost is not None
     if default.workload != tuned.workload:
         raise DefaultMismatchError(row_id=default.id, found=default.workload, wanted=tuned.workload)
-    family = tuned.workload.shape.family
-    if (verified.config, verified.family) != (tuned.config, family):
+    check_verification(tuned, verified)
+    if tuned.cost > default.cost:
+        raise SlowerThanDefaultError(row_id=tuned.id, cost=tuned.cost, default_cost=default.cost, unit=where.unit)
+
+
+def check_verification(of: Measurement, verified: Verification) -> None:
+    """Refuse a verification of something else, or one that did not pass.
+
+    Raises:
+        VerificationMismatchError, NotVerifiedError: with what it is of.
+    """
+    family = of.workload.shape.family
+    if (verified.config, verified.family) != (of.config, family):
         raise VerificationMismatchError(
             row_id=verified.id,
             found=verified.config.digest,
             found_family=verified.family,
-            wanted=tuned.config.digest,
+            wanted=of.config.digest,
             wanted_family=family,
         )
     if not verified.passed:
         raise NotVerifiedError(row_id=verified.id)
-    if tuned.cost > default.cost:
-        raise SlowerThanDefaultError(row_id=tuned.id, cost=tuned.cost, default_cost=default.cost, unit=where.unit)

@@ -11,7 +11,7 @@ from typing import Self
 from sqlalchemy import Connection, insert, select, text
 from sqlalchemy.exc import IntegrityError
 
-from ..kernel.ladder import Entry
+from ..kernel.ladder import Entry, Member
 from ..kernel.shapes import PfaFamily, PfaShape, Workload
 from . import listing, promotion, served
 from .engine import Database
@@ -20,6 +20,7 @@ from .job_records import Lease
 from .jobs import JobQueue
 from .leases import require_lease
 from .migrate import migrate
+from .portfolios import Portfolios
 from .records import Environment, Kind, Measurement, TunedConfig, Verification
 from .rows import (
     environment_of,
@@ -49,6 +50,7 @@ class Store:
         self.jobs = JobQueue(database)
         self.tokens = Tokens(database)
         self.traces = Traces(database)
+        self.portfolios = Portfolios(database)
 
     @classmethod
     def open(cls, target: str | Path, *, read_only: bool = False, busy_timeout: float = 5.0) -> Self:
@@ -278,6 +280,11 @@ class Store:
         """
         with self.database.read() as connection:
             return served.entries(connection, env_id, after)
+
+    def served_portfolios(self, env_id: int, after: int = 0) -> tuple[int, list[tuple[PfaFamily, tuple[Member, ...]]]]:
+        """The portfolios of an environment, oldest first, and the id of the newest; ``after`` as in ``served``."""
+        with self.database.read() as connection:
+            return served.portfolios(connection, env_id, after)
 
     def tuned_history(self, env_id: int | None, workload: Workload) -> list[TunedConfig]:
         """What is and was served for a workload, newest first."""

@@ -228,6 +228,42 @@ tuned_config = Table(
     Index("ix_tuned_config_served", "environment_id", "id", sqlite_where=_CURRENT, postgresql_where=_CURRENT),
 )
 
+#: Append-only but for superseded_at, as tuned_config is. At least one of regret_limit and max_configs is given.
+portfolio = Table(
+    "portfolio",
+    metadata,
+    _id(),
+    _environment_id(),
+    *_whole_columns(*FAMILY_COLUMNS),
+    Column("regret_limit", Double),
+    Column("max_configs", Integer),
+    Column("worst_regret", Double),  # unknown where a shape has no member that was measured there
+    Column("held_out_median", Double),
+    Column("held_out_worst", Double),
+    Column("proven", Boolean, nullable=False),
+    _created_at(),
+    Column("superseded_at", UtcDateTime),
+    CheckConstraint("regret_limit IS NOT NULL OR max_configs IS NOT NULL", name="asked_for"),
+    Index(
+        "uq_portfolio_current",
+        *FAMILY_COLUMNS,
+        "environment_id",
+        unique=True,
+        sqlite_where=_CURRENT,
+        postgresql_where=_CURRENT,
+    ),
+    Index("ix_portfolio_served", "environment_id", "id", sqlite_where=_CURRENT, postgresql_where=_CURRENT),
+)
+
+#: The anchors of a portfolio: a measurement gives shape and configuration. Append-only.
+portfolio_member = Table(
+    "portfolio_member",
+    metadata,
+    Column("portfolio_id", RowId, ForeignKey("portfolio.id"), primary_key=True, autoincrement=False),
+    Column("measurement_id", RowId, ForeignKey("measurement.id"), primary_key=True, autoincrement=False),
+    Column("verification_id", RowId, ForeignKey("verification.id"), nullable=False),
+)
+
 _UNANSWERED = text("state IN ('queued', 'running') AND NOT cancel_requested")
 
 #: No row is deleted, and none in a final state is changed.

@@ -84,8 +84,11 @@ class Ladder:
             self._size += members.add(b, s2, entry)
 
     def set_portfolio(self, family: PfaFamily, portfolio: Sequence[Member]) -> None:
-        """Serve a few (b, s2, canonical configuration) where nothing tuned is near; empty: none."""
-        self._family(_key(family)).portfolio = tuple(portfolio)
+        """Serve a few (b, s2, canonical configuration) where nothing tuned is near; empty: none.
+
+        Of a size given twice, the last counts.
+        """
+        self._family(_key(family)).portfolio = tuple({member[:2]: member for member in portfolio}.values())
 
     def portfolios(self) -> Iterator[tuple[PfaFamily, tuple[Member, ...]]]:
         """The portfolio of every family that has one."""
@@ -108,7 +111,7 @@ class Ladder:
                 tuned_at = shape if provenance == "exact" else members.shape(b, s2, shape)
                 return Answer(entry.config, provenance, tuned_at, entry)
             if members.portfolio:
-                return Answer(_nearest_member(members.portfolio, shape.b, shape.s2), "portfolio")
+                return Answer(nearest_member(members.portfolio, shape.b, shape.s2), "portfolio")
         return Answer(_canonical_default(default_config(shape), shape.family), "default")
 
     def __len__(self) -> int:
@@ -241,7 +244,8 @@ def _sizes(number: int) -> tuple[int, int]:
     return number & (1 << _B_BITS) - 1, number >> _B_BITS
 
 
-def _nearest_member(portfolio: tuple[Member, ...], b: int, s2: int) -> KernelConfig:
+def nearest_member(portfolio: Sequence[Member], b: int, s2: int) -> KernelConfig:
+    """The configuration of the member nearest to a size; of equally near ones that of the larger s2, then b."""
     best = portfolio[0]
     over, under = _ratio(best, b, s2)
     for member in portfolio[1:]:

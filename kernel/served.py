@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from .config import KernelConfig
-from .ladder import Entry
-from .shapes import PfaShape
+from .ladder import Entry, Member
+from .shapes import PfaFamily, PfaShape
 
 #: Columns of an environment, without its id.
 ENVIRONMENT_COLUMNS = (
@@ -59,6 +59,26 @@ FROM tuned_config AS t
 WHERE t.environment_id = :env AND t.superseded_at IS NULL
 """
 
+#: The portfolios of environment ``:env`` that were added after ``:after``, oldest first: a row for each member.
+PORTFOLIOS_SQL = """
+SELECT p.id, m.b, m.s2, m.s1, m.nq, m.nkv, m.qd, m.block_size, m.id AS measurement_id, m.config_digest
+FROM portfolio AS p
+JOIN portfolio_member AS a ON a.portfolio_id = p.id
+JOIN measurement AS m ON m.id = a.measurement_id
+WHERE p.environment_id = :env AND p.superseded_at IS NULL AND p.id > :after
+ORDER BY p.id, m.id
+"""
+
+#: As ``STATE_SQL``, of the portfolios.
+PORTFOLIO_STATE_SQL = """
+SELECT COUNT(*), MAX(p.id)
+FROM portfolio AS p
+WHERE p.environment_id = :env AND p.superseded_at IS NULL
+"""
+
+#: A row if a SQLite database has portfolios at all: those of an older pfatune have no such table.
+HAS_PORTFOLIOS_SQL = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'portfolio'"
+
 #: The configuration of measurement ``:id``: JSON text, or plain data where the driver reads JSON.
 CONFIG_SQL = "SELECT config FROM measurement WHERE id = :id"
 
@@ -86,6 +106,25 @@ def entries_from_rows(
             verified_at = times[verified] = _utc(verified)
         shape = PfaShape(b, s2, s1, nq, nkv, qd, block_size)
         yield number, shape, Entry(config, cost, default_cost, measurement, verified_at, seq_digest == "")
+
+
+def portfolios_from_rows(
+    rows: Iterable[Sequence[Any]], config_of: Callable[[int], Any]
+) -> list[tuple[int, PfaFamily, tuple[Member, ...]]]:
+    """The id, family and members of each portfolio in the rows of ``PORTFOLIOS_SQL``; ``config_of`` as above.
+
+    Raises:
+        ShapeError, ConfigError, ValueError: a row holds what the store never writes.
+    """
+    configs: dict[str, KernelConfig] = {}
+    found: dict[int, tuple[PfaFamily, list[Member]]] = {}
+    for number, b, s2, s1, nq, nkv, qd, block_size, measurement, digest in rows:
+        config = configs.get(digest)
+        if config is None:
+            config = configs[digest] = _config(config_of(measurement))
+        shape = PfaShape(b, s2, s1, nq, nkv, qd, block_size)
+        found.setdefault(number, (shape.family, []))[1].append((b, s2, config))
+    return [(number, family, tuple(members)) for number, (family, members) in found.items()]
 
 
 def choose_environment(

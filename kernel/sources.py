@@ -181,6 +181,9 @@ class FileSource:
             )
         env, environment = fit[0]
         state = (env, *connection.execute(served.STATE_SQL, {"env": env}).fetchone())
+        has_portfolios = connection.execute(served.HAS_PORTFOLIOS_SQL).fetchone() is not None
+        if has_portfolios:
+            state += connection.execute(served.PORTFOLIO_STATE_SQL, {"env": env}).fetchone()
         if state == self._last:
             return None
 
@@ -192,6 +195,10 @@ class FileSource:
             connection.execute(served.SERVED_SQL, {"env": env, "after": 0}), config_of
         ):
             ladder.add(shape, entry)
+        if has_portfolios:
+            found = connection.execute(served.PORTFOLIOS_SQL, {"env": env, "after": 0})
+            for _, family, members in served.portfolios_from_rows(found, config_of):
+                ladder.set_portfolio(family, members)
         ladder.settle()
         self._last = state
         return Served(ladder, "database", environment["digest"])

@@ -26,14 +26,15 @@ EXAMPLES = """
   exact: tuned for this very shape
   bucket: tuned for the shape that stands for those of its size
   nearest: tuned for a shape close by, at most a factor of four away
+  portfolio: the family's common one, as `pfatune portfolio` chose it
   default: never tuned, the kernel's own configuration
 
 [bold]JSON[/]
 
   shape, actual_seq, soc, provenance, note, config, config_digest, and, null
-  where provenance is default: measured_shape, which all that follows is of,
-  unit, cost, default_cost, speedup, verified, max_abs_diff, measured_at,
-  environment.
+  where provenance is portfolio or default: measured_shape, which all that
+  follows is of, unit, cost, default_cost, speedup, verified, max_abs_diff,
+  measured_at, environment.
 """
 
 
@@ -67,7 +68,7 @@ def config(
             found = lookup.served(store, workload, chip)
     note = found.note
     broken = violations(found.config, workload.shape.family, chip)
-    if broken:
+    if broken and found.provenance == "default":
         note = f"the default configuration is illegal here ({broken[0].message}); {note}"
     if as_json:
         output.print_json(_served_document(workload, chip, found, note))
@@ -100,7 +101,7 @@ def _print_served(workload: Workload, chip: Soc, found: lookup.Served, note: str
     out = output.console()
     out.print(f"{workload} on {chip.name}", style="bold")
     if found.tuned is None:
-        out.print(output.facts({"provenance": "default", "digest": found.config.digest}))
+        out.print(output.facts({"provenance": found.provenance, "digest": found.config.digest}))
     else:
         out.print(output.facts(_evidence(found.provenance, found.tuned)))
     out.print()

@@ -28,8 +28,8 @@ MAX_CONFIG_BYTES = 1 << 20
 class Served:
     """The configuration that a shape gets, and why it gets that one.
 
-    ``tuned`` is the evidence, None where it is the default; unless ``provenance`` is ``exact`` it is
-    of another shape. ``note`` says what to do then.
+    ``tuned`` is the evidence, None where it is a portfolio's or the default; unless ``provenance`` is
+    ``exact`` it is of another shape. ``note`` says what to do then.
     """
 
     config: KernelConfig
@@ -92,6 +92,12 @@ def _near(store: Store, workload: Workload, chip: Soc) -> Served | None:
     view.take(view.news(store))
     found = view.lookup(workload.shape, chip.name)
     answer = found.answer
+    if answer.provenance == "portfolio":
+        note = (
+            f"the family's common configuration, not measured at this shape: "
+            f"`pfatune tune {shape_options(workload)} --soc {chip.name}` tunes it"
+        )
+        return Served(answer.config, "portfolio", note=note)
     measured = store.measurement(answer.entry.measurement) if answer.entry else None
     if measured is None or found.environment is None:
         return None
@@ -150,7 +156,8 @@ def choose(
         return Chosen("default", default_for(workload))
     found = served(store, workload, chip)
     if found.tuned is None:
-        return Chosen("default, since the shape is not tuned", found.config)
+        where = "the family's portfolio" if found.provenance == "portfolio" else "default"
+        return Chosen(f"{where}, since the shape is not tuned", found.config)
     return Chosen("tuned" if found.provenance == "exact" else f"tuned for {found.tuned.workload}", found.config)
 
 

@@ -177,8 +177,9 @@ def _document(served: Served, shape: PfaShape, soc: str, job: str, note: str) ->
     if entry is None or environment is None:
         parts.append(
             ',"unit":null,"cost":null,"default_cost":null,"speedup":null,"measurement":null,"verified_at":null,'
-            '"environment":null'
+            '"environment":'
         )
+        parts.append("null" if environment is None else _environment_text(environment))
     else:
         verified = _json(entry.verified_at or None)
         parts.append(

@@ -256,7 +256,10 @@ class JobLink(BaseModel):
 
 
 class ConfigOut(BaseModel):
-    """What a shape is served, and why. Costs are of ``measured_shape``; null where it is the default."""
+    """What a shape is served, and why.
+
+    Costs are of ``measured_shape``; null where it is a portfolio's or the default.
+    """
 
     shape: ShapeOut
     soc: str

@@ -13,7 +13,19 @@ from cli_tools import SMALL, environ, fill, pfatune
 from pfatune.api.cli import main as cli
 
 COMMAND = typer.main.get_command(cli.app)
-NAMES = ["tune", "config", "history", "verify", "explain", "trace", "doctor", "serve", "worker", "token"]
+NAMES = [
+    "tune",
+    "config",
+    "history",
+    "verify",
+    "explain",
+    "trace",
+    "doctor",
+    "serve",
+    "worker",
+    "token",
+    "portfolio",
+]
 HEAVY = ("torch", "pypto", "optuna", "sqlalchemy", "alembic", "matplotlib")
 
 

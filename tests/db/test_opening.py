@@ -41,8 +41,8 @@ POSTGRES = os.environ.get("PFATUNE_TEST_POSTGRES", "")
 NEXT_MIGRATION = """
 import sqlalchemy as sa
 from alembic import op
-revision = "0003"
-down_revision = "0002"
+revision = "0004"
+down_revision = "0003"
 
 def upgrade():
     op.create_table("later", sa.Column("id", sa.Integer, primary_key=True))
@@ -55,7 +55,7 @@ def newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], N
     ours = migrate.MIGRATIONS
     theirs = tmp_path / "100%" / "migrations"
     shutil.copytree(ours, theirs)
-    (theirs / "versions" / "0003_later.py").write_text(NEXT_MIGRATION)
+    (theirs / "versions" / "0004_later.py").write_text(NEXT_MIGRATION)
 
     def switch(to_newer: bool) -> None:
         monkeypatch.setattr(migrate, "MIGRATIONS", theirs if to_newer else ours)
@@ -134,7 +134,7 @@ def test_newer_database_is_refused(target: str, newer: Callable[[bool], None]) -
     Store.open(target).close()
     newer(False)
     for read_only in (False, True):
-        with pytest.raises(NewerDatabaseError, match=r"a newer pfatune \(revision 0003\): upgrade pfatune"):
+        with pytest.raises(NewerDatabaseError, match=r"a newer pfatune \(revision 0004\): upgrade pfatune"):
             Store.open(target, read_only=read_only)
 
 
@@ -142,7 +142,7 @@ def test_failed_migration_leaves_an_empty_database(
     target: str, newer: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newer(True)
-    broken = migrate.MIGRATIONS / "versions" / "0003_later.py"
+    broken = migrate.MIGRATIONS / "versions" / "0004_later.py"
     broken.write_text(NEXT_MIGRATION + "    raise RuntimeError('power cut')\n")
     with pytest.raises(RuntimeError, match="power cut"):
         Store.open(target)

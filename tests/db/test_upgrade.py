@@ -77,6 +77,7 @@ def test_upgraded_database_is_like_a_new_one(first: Store, target: str) -> None:
         (added,) = store.under(lease).add(env_id, [measured()])
         store.traces.add(added, {})
         store.tokens.create("ci")
+        assert store.served_portfolios(env_id) == (0, [])
         with pytest.raises(IntegrityError, match="measurement is append-only"), store.database.write() as connection:
             connection.execute(text("DELETE FROM measurement"))
 
