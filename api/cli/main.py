@@ -23,7 +23,7 @@ from ...kernel.config import ConfigError
 from ...kernel.shapes import ShapeError
 from ...kernel.soc import UnknownSocError
 from ..errors import InputError, one_line
-from . import config, doctor, explain, history, portfolio, serve, token, trace, tune, verify, work
+from . import config, doctor, explain, history, portfolio, serve, shapes, token, trace, tune, verify, work
 from .stop import stop
 
 _EXAMPLES = """
@@ -31,6 +31,7 @@ _EXAMPLES = """
 
   pfatune doctor                               what works on this machine
   pfatune tune --b 16 --s2 8192                find and store the fastest
+  pfatune shapes --trace requests.csv          what a trace of requests asks
   pfatune portfolio --nq 12 --nkv 1            few configurations for a whole family
   pfatune config --b 16 --s2 8192              what is served for the shape
   pfatune history --b 16 --s2 8192             everything that was measured
@@ -83,6 +84,7 @@ def _app(
 
 for _command, _examples in (
     (tune.tune, tune.EXAMPLES),
+    (shapes.shapes, shapes.EXAMPLES),
     (portfolio.portfolio, portfolio.EXAMPLES),
     (config.config, config.EXAMPLES),
     (history.history, history.EXAMPLES),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...kernel.shapes import Workload
@@ -98,9 +98,13 @@ def _ok_share(kinds: dict[Kind, int]) -> float:
 
 
 def print_result_json(
-    results: Sequence[TuneResult], wanted: Sequence[Workload], environment: Environment, database: str
+    results: Sequence[TuneResult],
+    wanted: Sequence[Workload],
+    environment: Environment,
+    database: str,
+    more: Mapping[str, Any],
 ) -> None:
-    """The final document of ``--json``, for all families of the command."""
+    """The final document of ``--json``, for all families of the command, with what else it is to hold."""
     kinds: dict[Kind, int] = {}
     for result in results:
         for kind, count in result.progress.kinds.items():
@@ -123,6 +127,7 @@ def print_result_json(
             },
             "note": output.COST_MODEL_NOTE if environment.backend == "sim" else "",
             "results": [_shape_document(workload, found.get(workload)) for workload in wanted],
+            **more,
         }
     )
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ...kernel.shapes import Workload
 from ...kernel.soc import Soc, soc
+from ..errors import InputError
 from ..log import log
-from . import options
+from . import options, traffic
 from .embedded import check, worker
 from .stop import stop
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from ...autotune.progress import TuneResult
     from ...autotune.sim import SimBackend
+    from ...autotune.traffic import Traffic
     from ...autotune.trial import TrialPool
     from ...db.store import Store
     from .progress import Report
@@ -42,6 +44,10 @@ EXAMPLES = """
   pfatune tune --b 2 --s2 4096 --actual-seq 4096,300
     requests of unequal length
 
+  pfatune tune --trace AzureLLMInferenceTrace_conv.csv --cover 0.9
+    the shapes in which 90 % of a trace's decode steps fall, the heaviest
+    first; then the expected cost of a step: default, tuned and portfolio
+
   pfatune tune --b 16 --s2 8192 --json | tail -1 | jq '.results\\[0].config'
     only the configuration found
 
@@ -55,7 +61,8 @@ EXAMPLES = """
   interrupted, trials (total, known, kinds, ok_share), note, and results, one
   for each shape: shape, actual_seq, tuned, config, config_digest, cost,
   default_config, default_cost, speedup, verified, max_abs_diff; tuned is
-  false, and all after it null, if nothing is known yet.
+  false, and all after it null, if nothing is known yet. With --trace also
+  traffic: what `pfatune shapes --report --json` prints.
 
 [bold]Exit codes[/]
 
@@ -121,6 +128,11 @@ def tune(
     qd: options.Qd = None,
     block_size: options.BlockSize = None,
     actual_seq: options.ActualSeq = None,
+    trace: traffic.TraceFile = None,
+    max_batch: traffic.MaxBatch = None,
+    step_ms: traffic.StepMs = None,
+    top: traffic.Top = None,
+    cover: traffic.Cover = None,
     trials: Trials = None,
     seconds: Seconds = None,
     parallel: Parallel = None,
@@ -140,7 +152,14 @@ def tune(
     a run that was stopped goes on where it was.
     """
     static = {"s1": s1, "nq": nq, "nkv": nkv, "qd": qd, "block_size": block_size}
-    wanted = options.workloads(case or [], b, s2, static, actual_seq)
+    asked = None
+    if trace is None:
+        _refuse_without_trace({"--max-batch": max_batch, "--step-ms": step_ms, "--top": top, "--cover": cover})
+        wanted = options.workloads(case or [], b, s2, static, actual_seq)
+    else:
+        _refuse_with_trace({"--case": case, "--b": b, "--s2": s2, "--s1": s1, "--actual-seq": actual_seq})
+        asked = traffic.load(trace, static, max_batch, step_ms)
+        wanted = [Workload(load.shape) for load in traffic.heaviest(asked, top, cover)]
     from ..settings import load_settings
 
     settings = load_settings(db=db, soc_name=soc_name)
@@ -168,11 +187,27 @@ def tune(
             console=quiet,
         ) as (backend, pool),
     ):
-        run = _Run(store, backend, pool, out, as_json, parallel or settings.parallel, seed)
+        weights = None if asked is None else {Workload(load.shape): load.weight for load in asked.loads}
+        run = _Run(store, backend, pool, out, as_json, parallel or settings.parallel, seed, weights)
         results = run.families(by_family(wanted), trials, seconds)
+        more = {} if asked is None else {"traffic": run.traffic(asked, trace or "")}
         if as_json:
-            summary.print_result_json(results, wanted, backend.environment, store.database.name)
+            summary.print_result_json(results, wanted, backend.environment, store.database.name, more)
     return stop.exit_code if any(result.progress.interrupted for result in results) else 0
+
+
+def _refuse_without_trace(given: Mapping[str, object]) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise InputError(f"{name} is for the shapes of a trace: give --trace FILE too, or leave it out")
+
+
+def _refuse_with_trace(given: Mapping[str, object]) -> None:
+    for name, value in given.items():
+        if value is not None and value != []:
+            raise InputError(
+                f"--trace and {name} are both given: a trace has its own shapes, of one query token; give one of them"
+            )
 
 
 class _Run:
@@ -187,7 +222,9 @@ class _Run:
         as_json: bool,
         parallel: int,
         seed: int,
+        weights: Mapping[Workload, float] | None,
     ) -> None:
+        self._weights = weights
         self._store, self._backend, self._pool, self._out = store, backend, pool, out
         self._as_json, self._parallel, self._seed = as_json, parallel, seed
 
@@ -208,6 +245,17 @@ class _Run:
             if result.progress.interrupted:
                 break
         return results
+
+    def traffic(self, asked: Traffic, trace: str) -> dict[str, Any]:
+        """What a step of the traffic is expected to cost by now: shown to people, returned for programs."""
+        from ...autotune.traffic_report import evidence_of, report
+
+        environment = self._backend.environment
+        found = report(asked, evidence_of(self._store, self._store.environment_id(environment), asked))
+        if not self._as_json:
+            self._out.print()
+            traffic.print_report(self._out, found, environment)
+        return {**traffic.document(asked, None, trace), "report": traffic.report_document(found, environment)}
 
     def _family(self, group: Sequence[Workload], trials: int | None, seconds: float | None) -> TuneResult:
         from ...autotune.progress import Budget, Progress
@@ -235,6 +283,7 @@ class _Run:
                     budget=Budget(trials, seconds),
                     parallel=self._parallel,
                     seed=self._seed,
+                    weights=None if self._weights is None else {one: self._weights[one] for one in group},
                     watch=watch,
                     warn=log().warning,
                 )

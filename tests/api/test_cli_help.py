@@ -15,6 +15,7 @@ from pfatune.api.cli import main as cli
 COMMAND = typer.main.get_command(cli.app)
 NAMES = [
     "tune",
+    "shapes",
     "config",
     "history",
     "verify",

@@ -10,7 +10,7 @@ from typing import Any
 
 from stand_in import StandIn, stand_in_pool
 
-from pfatune.api.cli import embedded, main
+from pfatune.api.cli import embedded, main, tune
 from pfatune.autotune.trial import TrialPool
 
 mark, folder, *arguments = sys.argv[1:]
@@ -24,5 +24,6 @@ def worker(*args: Any, **options: Any) -> Iterator[tuple[StandIn, TrialPool]]:
 
 embedded.check = lambda *args: None
 embedded.worker = worker
+tune.check, tune.worker = embedded.check, embedded.worker  # which it imported by name
 main.stop.install()
 sys.exit(main.run(arguments))
