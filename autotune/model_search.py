@@ -1,7 +1,9 @@
 """The default strategy: a model of cost, of feasibility and of seconds, asked where a second promises most.
 
 After a few points at random, the next one is that of the highest expected improvement, summed over the
-workloads by weight, times the chance that it succeeds, over a power of the seconds it will take.
+workloads by weight, times the chance that it succeeds, over a power of the seconds it will take. While
+nothing better is found, the model is trusted less and less, in waves: its deviations count wider, so that
+points farther away get their turn between those that promise to polish what is known.
 """
 
 from __future__ import annotations
@@ -15,14 +17,18 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from .candidates import Candidates, Point
+from .cross import Cross
 from .encoding import Codes, Encoding
 from .pool import Pool
 from .surrogate import Array, Surrogate
 
-_START = 10  # points at random before the model is asked
+_START = 5  # points at random before the model is asked
 _NEEDED = 3  # of them that succeeded
 _CLIP_AT, _CLIP = 0.5, 0.3  # costs above this quantile count this much of the excess: bad is bad
 _SECONDS = 0.5  # power of the expected seconds; less than 1, as they are estimated
+_NOTABLE = 0.03  # gain in log of cost below which nothing better counts as found
+_WIDER = 0.2  # of each deviation, for every point since the last that was better, …
+_WIDEST = 10  # … up to so many points; then from the start again
 _NEARNESS = 4  # power of the similarity by which failures and seconds spread to points not tried
 _DOUBT = 0.25  # weight of the belief that all goes well, against points of similarity 1
 _BELIEF_NOISE = 0.3  # extra variance of what was measured elsewhere, of outputs of variance 1
@@ -43,11 +49,14 @@ class ModelSearch:
         self._rng = random.Random(seed)
         self._encoding = Encoding(candidates.fields)
         self._model = Surrogate(self._encoding.distances, self._encoding.plain)
+        self._cross = Cross(self._encoding, self._model)
         self._pool = Pool(candidates, self._rng)
         self._logs: dict[Point, Array] = {}
         self._beliefs: dict[Point, Array] = {}
         self._seconds: dict[Point, float] = {}
         self._pending: dict[Point, None] = {}
+        self._best: Array = np.full(len(weights), np.inf)
+        self._stalled = 0  # points since one was notably better
         self._fitted = 0
         self._promise: float | None = None
 
@@ -58,17 +67,16 @@ class ModelSearch:
     def propose(self) -> Point | None:
         self._promise = None
         self._pool.grow(self._ranked())
-        points = [point for point in self._pool.points if self._is_new(point)]
-        if not points:
-            found = self._pool.search({*self._seconds, *self._pending}, list(self._seconds))
-            if found is None:
+        points = self._pool.points
+        new = np.array([self._is_new(point) for point in points], dtype=bool)
+        if not new.any():
+            point = self._pool.search({*self._seconds, *self._pending}, list(self._seconds))
+            if point is None:
                 return None
-            points = [found]
-        tried = len(self._seconds) + len(self._pending)
-        if self._logs and len(self._logs) + len(self._beliefs) >= _NEEDED and tried + len(self._beliefs) >= _START:
-            point = self._most_promising(points)
+        elif self._can_judge():
+            point = self._most_promising(points, new)
         else:
-            point = self._rng.choice(points)
+            point = points[self._rng.choice(np.flatnonzero(new).tolist())]
         self._pending[point] = None
         return point
 
@@ -81,7 +89,12 @@ class ModelSearch:
         self._logs.pop(point, None)
         self._seconds[point] = max(seconds, _LEAST)
         if costs is not None:
-            self._logs[point] = np.log(np.asarray(costs, dtype=float))
+            logs = self._logs[point] = np.log(np.asarray(costs, dtype=float))
+            gain = float(np.maximum(self._best - logs, 0) @ self._weights)
+            if gain > _NOTABLE:
+                self._best, self._stalled = np.minimum(self._best, logs), 0
+            else:
+                self._stalled += 1
 
     def believe(self, point: Point, costs: Sequence[float]) -> None:
         if point not in self._seconds:
@@ -89,6 +102,11 @@ class ModelSearch:
 
     def forget(self, point: Point) -> None:
         self._pending.pop(point, None)
+
+    def _can_judge(self) -> bool:
+        """Whether enough is known to ask the model."""
+        tried = len(self._seconds) + len(self._pending) + len(self._beliefs)
+        return bool(self._logs) and len(self._logs) + len(self._beliefs) >= _NEEDED and tried >= _START
 
     def _is_new(self, point: Point) -> bool:
         return point not in self._seconds and point not in self._pending
@@ -98,28 +116,36 @@ class ModelSearch:
         known = {**self._beliefs, **self._logs}
         return sorted(known, key=lambda point: float(known[point] @ self._weights))
 
-    def _most_promising(self, points: Sequence[Point]) -> Point:
-        codes = self._encoding.codes(points)
-        least, scale = self._learn()
-        means, deviation = self._model.predict(codes)
-        gain = (least - means) / deviation[:, None]
-        improvement = _log_improvement(gain) + np.log(deviation[:, None] * scale * self._weights)
-        total = np.logaddexp.reduce(improvement, axis=1)
-        score = total.copy()
+    def _most_promising(self, points: Sequence[Point], new: NDArray[np.bool_]) -> Point:
+        """The best of the new ones among the points."""
+        learnt, least, scale = self._learn()
+        means, deviation = self._model.predict_from(self._cross.covariances(learnt, points))
         known = list(self._seconds)
+        chance, seconds = np.ones(len(points)), np.zeros(len(points))
         if known:
-            nearness = self._model.similarity(codes, self._encoding.codes(known)) ** _NEARNESS
+            nearness = (self._cross.covariances(known, points) / self._model.variance).T ** _NEARNESS
+            among = nearness.sum(1) + _DOUBT
             failed = np.array([point not in self._logs for point in known], dtype=float)
-            score += np.log1p(-(nearness @ failed) / (nearness.sum(1) + _DOUBT))
-            score += np.log(self._chance(codes, self._encoding.codes(known), failed))
-            seconds = np.log([self._seconds[point] for point in known])
-            score -= _SECONDS * (nearness @ seconds + _DOUBT * seconds.mean()) / (nearness.sum(1) + _DOUBT)
+            chance = (1 - (nearness @ failed) / among) * self._chance(self._encoding.codes(known), failed)
+            logs = np.log([self._seconds[point] for point in known])
+            seconds = (nearness @ logs + _DOUBT * logs.mean()) / among
+        # Where failures are likely, little known means little hoped for.
+        wider = deviation * (1 + _WIDER * (self._stalled % _WIDEST) * chance)
+        score = self._gains(least, means, wider, scale) + np.log(chance) - _SECONDS * seconds
+        score[~new] = -np.inf
         at = int(np.argmax(score))
-        self._promise = math.exp(float(total[at]))
+        self._promise = math.exp(float(self._gains(least, means[at : at + 1], deviation[at : at + 1], scale)[0]))
         return points[at]
 
-    def _chance(self, codes: Codes, known: Codes, failed: Array) -> Array:
+    def _gains(self, least: Array, means: Array, deviation: Array, scale: Array) -> Array:
+        """Log of the expected improvement of the mean log of cost over the workloads: (points,)."""
+        gain = (least - means) / deviation[:, None]
+        improvement = _log_improvement(gain) + np.log(deviation[:, None] * scale * self._weights)
+        return np.asarray(np.logaddexp.reduce(improvement, axis=1))
+
+    def _chance(self, known: Codes, failed: Array) -> Array:
         """How often what has the same value in a field succeeded, by the field where that was most seldom."""
+        codes = self._cross.codes
         chance = np.ones(len(codes))
         for f, field in enumerate(self._encoding.fields):
             tried = np.bincount(known[:, f], minlength=len(field.values))
@@ -127,8 +153,11 @@ class ModelSearch:
             chance = np.minimum(chance, ((tried - bad + 1) / (tried + 1))[codes[:, f]])
         return chance
 
-    def _learn(self) -> tuple[Array, Array]:
-        """Bring the model up to date; the lowest output of each workload, and what its unit is in logs of cost."""
+    def _learn(self) -> tuple[list[Point], Array, Array]:
+        """Bring the model up to date.
+
+        What it holds then, the lowest output of each workload, and what its unit is in logs of cost.
+        """
         active = self._active()
         believed = [point for point in self._beliefs if point not in self._pending][:_ACTIVE]
         known = [*active, *believed]
@@ -150,7 +179,7 @@ class ModelSearch:
                 np.concatenate([outputs, expected]),
                 np.concatenate([noise, np.zeros(len(flying))]),
             )
-        return outputs[: len(active)].min(0), scale
+        return [*known, *flying], outputs[: len(active)].min(0), scale
 
     def _active(self) -> list[Point]:
         if len(self._logs) <= _ACTIVE:

@@ -21,18 +21,18 @@ class Pool:
     def __init__(self, candidates: Candidates, rng: random.Random) -> None:
         self._candidates = candidates
         self._rng = rng
-        self._is_whole = isinstance(candidates, Table)
-        self._points: dict[Point, None] = dict.fromkeys(candidates.points) if isinstance(candidates, Table) else {}
+        self._table = candidates.points if isinstance(candidates, Table) else None
+        self._points: dict[Point, None] = {}
         self._neighbours: dict[Point, tuple[Point, ...]] = {}
 
     @property
     def points(self) -> Sequence[Point]:
-        """What there is, in an order that the seed decides."""
-        return list(self._points)
+        """What there is, in an order that the seed decides; the same object each time if it never changes."""
+        return self._table if self._table is not None else list(self._points)
 
     def grow(self, ranked: Sequence[Point]) -> None:
         """Add points at random, and some around the best, which come first in ``ranked``."""
-        if self._is_whole:
+        if self._table is not None:
             return
         for _ in range(_DRAWN):
             drawn = self._candidates.draw(self._rng)
@@ -55,7 +55,7 @@ class Pool:
 
     def search(self, known: Container[Point], ranked: Iterable[Point]) -> Point | None:
         """A point that is not known, where the pool has none: by many draws, then among all neighbours."""
-        if self._is_whole:
+        if self._table is not None:
             return None
         for _ in range(_DRAWS):
             drawn = self._candidates.draw(self._rng)

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from ..kernel.config import KernelConfig, canonical
 from .kernel_candidates import KernelCandidates
 from .space import Params, Space
-from .strategies import DEFAULT, STRATEGIES
+from .strategies import STRATEGIES
+from .strategy import DEFAULT
 
 
 class Search:

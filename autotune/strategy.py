@@ -7,6 +7,9 @@ from typing import Protocol
 
 from .candidates import Candidates, Point
 
+DEFAULT = "model"
+NAMES = (DEFAULT, "local", "random", "tpe", "gp")
+
 
 class Strategy(Protocol):
     """A search under way over the candidates it was made for.

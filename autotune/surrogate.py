@@ -53,6 +53,7 @@ class Surrogate:
         self._points: Indices = np.zeros((0, count), dtype=np.intp)
         self._factor: tuple[Array, bool] = (np.zeros((0, 0)), True)
         self._weights: Array = np.zeros((0, 0))
+        self.fits = 0  #: how often the parameters changed
 
     def fit(self, points: Indices, outputs: Array, noise: Array | None = None, *, iterations: int = 12) -> None:
         """Find the parameters under which the outputs are likeliest, starting from the present ones.
@@ -73,6 +74,7 @@ class Surrogate:
         )
         if np.all(np.isfinite(found.x)):
             self._parameters = found.x
+            self.fits += 1
 
     def learn(self, points: Indices, outputs: Array, noise: Array | None = None) -> None:
         """Take these points, and no others, as what is known; shapes as in ``fit``."""
@@ -84,8 +86,11 @@ class Surrogate:
 
     def predict(self, points: Indices) -> tuple[Array, Array]:
         """Means (n, outputs) and standard deviation (n,), the same for each output, without the noise."""
-        across = self.covariance(self._points, points)
-        explained = solve_triangular(self._factor[0], across, lower=True)
+        return self.predict_from(self.covariance(self._points, points))
+
+    def predict_from(self, across: Array) -> tuple[Array, Array]:
+        """The same by the covariances of the points learnt with those asked for: (learnt, n)."""
+        explained = solve_triangular(self._factor[0], across, lower=True, check_finite=False)
         variance = self.variance - np.einsum("ij,ij->j", explained, explained)
         return across.T @ self._weights, np.sqrt(np.maximum(variance, 1e-10))
 
@@ -105,10 +110,6 @@ class Surrogate:
                 inner += kernel
         pairs = (inner * inner - squares) / max(1, self._plain * (self._plain - 1))
         return main * total / count + joint * pairs + parts * product
-
-    def similarity(self, ones: Indices, others: Indices) -> Array:
-        """Prior correlation, from 0 to 1."""
-        return self.covariance(ones, others) / self.variance
 
     @property
     def variance(self) -> float:

@@ -25,7 +25,7 @@ from .known import Known
 from .progress import Budget, Progress, TuneResult, Watch
 from .search import Search, starting_points
 from .space import space_for
-from .strategies import DEFAULT
+from .strategy import DEFAULT
 from .tracing import Traces
 from .trial import TrialPool, TrialResult, first_line
 

@@ -1,11 +1,13 @@
 """Record a landscape: hundreds of configurations of one family, each compiled once and timed on the same shapes.
 
     python benchmarks/record_landscape.py nkv1
+    python benchmarks/record_landscape.py nkv1-grid --of benchmarks/landscapes/nkv1.json.gz
 
-The first part is spread over the legal space, the rest is denser where it is good: changes of one to
-three parameters of the best so far, in turn for each shape. The file is written anew as each trial
-ends, so that a run that was stopped goes on where it was, on any machine whose environment is the
-same. Costs are cycles of PyPTO's cost model; nothing here ran on hardware.
+The first part is spread over the legal space, or the best of each shape of another landscape; the
+rest is denser where it is good: changes of one to three parameters of the best so far, in turn for
+each shape. The file is written anew as each trial ends, so that a run that was stopped goes on
+where it was, on any machine whose environment is the same. Costs are cycles of PyPTO's cost
+model; nothing here ran on hardware.
 """
 
 from __future__ import annotations
@@ -29,19 +31,20 @@ from pfatune.kernel.shapes import PfaShape, Workload
 from pfatune.kernel.soc import soc
 
 FOLDER = Path(__file__).parent / "landscapes"
-SHAPES = {
-    "nkv1": [(1, 256), (1, 4096), (1, 16384), (2, 1024), (4, 8192), (8, 1100), (16, 8192), (32, 2048)],
-    "nkv2": [(1, 256), (1, 4096), (1, 16384), (2, 1024), (4, 8192), (8, 1100), (16, 8192), (32, 2048)],
-}
-CONFIGS = {"nkv1": 320, "nkv2": 110}
+FEW = [(1, 256), (1, 4096), (1, 16384), (2, 1024), (4, 8192), (8, 1100), (16, 8192), (32, 2048)]
+#: All powers of two up to 131,072 tokens in a batch, and the same that is not aligned.
+GRID = [(8, 1100), *((1 << i, 256 << j) for i in range(6) for j in range(7) if i + j <= 9)]
+SHAPES = {"nkv1": FEW, "nkv2": FEW, "nkv1-grid": GRID}
+CONFIGS = {"nkv1": 320, "nkv2": 110, "nkv1-grid": 100}
 SPREAD = 0.4  # of the configurations
 DRAWN = 3000  # of which the spread ones are chosen
 BEST = 12  # configurations of a shape whose surroundings are sought
+TAKEN = 10  # configurations of each shape of another landscape
 GIB = 1 << 30
 
 
 def workloads_of(name: str) -> tuple[Workload, ...]:
-    nkv = int(name.removeprefix("nkv"))
+    nkv = int(name.removeprefix("nkv").partition("-")[0])
     return tuple(Workload(PfaShape(b=b, s2=s2, nkv=nkv)) for b, s2 in SHAPES[name])
 
 
@@ -63,6 +66,13 @@ def spread(space: Space, count: int, seed: int) -> list[KernelConfig]:
             distance[config] = min(distance[config], apart(place, drawn[farthest]))
     rng.shuffle(chosen)
     return chosen
+
+
+def best_of(other: landscape.Landscape, count: int) -> list[KernelConfig]:
+    """The best of each shape, the best of all first, then the second best of all, and so on."""
+    ok = [point for point in other.points if point.kind is Kind.OK]
+    ranked = [sorted(ok, key=lambda point: point.costs[at])[:count] for at in range(len(other.workloads))]
+    return list(dict.fromkeys(point.config for rank in zip(*ranked, strict=True) for point in rank))
 
 
 def coordinates(space: Space, params: Params) -> tuple[float, ...]:
@@ -114,7 +124,10 @@ class Recorder:
         first = dict.fromkeys(canonical(default_config(w.shape), self.found.family) for w in self.workloads)
         first |= dict.fromkeys(starting_points(self.space, default_config(self.workloads[0].shape)))
         self.queue = [config for config in first if self.space.legal(config)]
-        self.queue += spread(self.space, round(SPREAD * options.configs), options.seed)
+        if options.of is None:
+            self.queue += spread(self.space, round(SPREAD * options.configs), options.seed)
+        else:
+            self.queue += [c for c in best_of(landscape.read(options.of), TAKEN) if self.space.legal(c)]
 
     def next_config(self, taken: set[KernelConfig]) -> KernelConfig:
         for config in self.queue:
@@ -159,6 +172,7 @@ def main() -> None:
     parser.add_argument("family", choices=list(SHAPES))
     parser.add_argument("--configs", type=int, help="configurations in all, those in the file included")
     parser.add_argument("--out", type=Path, help="default: benchmarks/landscapes/FAMILY.json.gz; it is continued")
+    parser.add_argument("--of", type=Path, metavar="LANDSCAPE", help="begin with the best of each of its shapes")
     parser.add_argument("--parallel", type=int, default=2)
     parser.add_argument("--timeout", type=float, default=600, help="seconds of one trial")
     parser.add_argument("--memory-gib", type=int, default=9)

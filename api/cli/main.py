@@ -23,7 +23,7 @@ from ...kernel.config import ConfigError
 from ...kernel.shapes import ShapeError
 from ...kernel.soc import UnknownSocError
 from ..errors import InputError, one_line
-from . import config, doctor, explain, history, portfolio, serve, shapes, token, trace, tune, verify, work
+from . import config, doctor, explain, history, portfolio, replay, serve, shapes, token, trace, tune, verify, work
 from .stop import stop
 
 _EXAMPLES = """
@@ -33,6 +33,7 @@ _EXAMPLES = """
   pfatune tune --b 16 --s2 8192                find and store the fastest
   pfatune shapes --trace requests.csv          what a trace of requests asks
   pfatune portfolio --nq 12 --nkv 1            few configurations for a whole family
+  pfatune replay landscape.json.gz             how fast a search finds the best
   pfatune config --b 16 --s2 8192              what is served for the shape
   pfatune history --b 16 --s2 8192             everything that was measured
   pfatune trace --b 16 --s2 8192 --out lanes   default and tuned as a picture
@@ -86,6 +87,7 @@ for _command, _examples in (
     (tune.tune, tune.EXAMPLES),
     (shapes.shapes, shapes.EXAMPLES),
     (portfolio.portfolio, portfolio.EXAMPLES),
+    (replay.replay, replay.EXAMPLES),
     (config.config, config.EXAMPLES),
     (history.history, history.EXAMPLES),
     (verify.verify, verify.EXAMPLES),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from ...autotune.strategy import DEFAULT, NAMES
 from ...kernel.shapes import CASES, PfaShape, Workload
 from ...kernel.soc import Soc, soc
 from ..errors import InputError
@@ -223,6 +224,20 @@ MemoryGib = Annotated[
         "Most memory of one trial. Default: PFATUNE_TRIAL_MEMORY_GIB, else 8.",
         TRIALS_PANEL,
     ),
+]
+
+
+def _strategy(text: str) -> str:
+    if text not in NAMES:
+        near = difflib.get_close_matches(text, NAMES, n=1)
+        remedy = f"did you mean {near[0]}?" if near else f"use one of {', '.join(NAMES)}"
+        raise InputError(f"--strategy is {text!r}: {remedy}")
+    return text
+
+
+Strategy = Annotated[
+    str | None,
+    _option("--strategy", _strategy, "NAME", f"How to search: {', '.join(NAMES)}. Default {DEFAULT}.", SEARCH_PANEL),
 ]
 
 

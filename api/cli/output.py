@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from ...kernel.config import FIELD_NAMES, KernelConfig
@@ -58,6 +59,22 @@ def console() -> Console:
 def print_json(document: Mapping[str, Any]) -> None:
     """One document on a line of its own."""
     print(json.dumps(document, ensure_ascii=False, allow_nan=False), flush=True)
+
+
+@contextmanager
+def counting(total: int, what: str, *, quiet: bool = False) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr while a number grows to ``total``, which is told by calling what this gives.
+
+    Nothing is shown where ``quiet`` or where stderr is no terminal.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    err = Console(stderr=True)
+    columns = TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, completed=done)
 
 
 def cost_text(cost: float, backend: str = "sim") -> str:

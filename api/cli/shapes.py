@@ -86,7 +86,7 @@ def shapes(
     """
     if trace is None:
         raise InputError("--trace is missing: give the file of a trace of requests")
-    picture = _picture(plot)
+    picture = picture_file(plot)
     if not report:
         for name, value in (("--db", db), ("--soc", soc_name)):
             if value is not None:
@@ -119,7 +119,7 @@ def shapes(
     return 0
 
 
-def _picture(plot: str | None) -> Path | None:
+def picture_file(plot: str | None) -> Path | None:
     """The picture's file, after checking that it can be made."""
     if plot is None:
         return None

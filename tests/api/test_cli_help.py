@@ -26,6 +26,7 @@ NAMES = [
     "worker",
     "token",
     "portfolio",
+    "replay",
 ]
 HEAVY = ("torch", "pypto", "optuna", "sqlalchemy", "alembic", "matplotlib")
 
