@@ -34,6 +34,7 @@ _DOUBT = 0.25  # weight of the belief that all goes well, against points of simi
 _BELIEF_NOISE = 0.3  # extra variance of what was measured elsewhere, of outputs of variance 1
 _ACTIVE = 256  # measured points the model holds; of more, the best half of it and others at random
 _FITTED = 128  # and those it is fitted to
+_ITERATIONS = 12, 5  # of the fit; the second with all of them, when little changes any more
 _GROWTH = 1.1  # of the points, after which it is fitted anew
 _LEAST = 1e-9
 
@@ -120,7 +121,7 @@ class ModelSearch:
         """The best of the new ones among the points."""
         learnt, least, scale = self._learn()
         means, deviation = self._model.predict_from(self._cross.covariances(learnt, points))
-        known = list(self._seconds)
+        known = self._remembered()
         chance, seconds = np.ones(len(points)), np.zeros(len(points))
         if known:
             nearness = (self._cross.covariances(known, points) / self._model.variance).T ** _NEARNESS
@@ -167,7 +168,7 @@ class ModelSearch:
         codes = self._encoding.codes(known)
         if len(self._logs) >= self._fitted * _GROWTH:
             order = list(range(len(known))) if len(known) <= _FITTED else self._rng.sample(range(len(known)), _FITTED)
-            self._model.fit(codes[order], outputs[order], noise[order])
+            self._model.fit(codes[order], outputs[order], noise[order], iterations=_ITERATIONS[len(order) >= _FITTED])
             self._fitted = len(self._logs)
         self._model.learn(codes, outputs, noise)
         flying = list(self._pending)
@@ -181,10 +182,15 @@ class ModelSearch:
             )
         return [*known, *flying], outputs[: len(active)].min(0), scale
 
+    def _remembered(self) -> list[Point]:
+        """What failures and seconds are judged by: what the model holds, and the last that failed."""
+        failed = [point for point in self._seconds if point not in self._logs]
+        return [*self._active(), *failed[-_ACTIVE:]]
+
     def _active(self) -> list[Point]:
         if len(self._logs) <= _ACTIVE:
             return list(self._logs)
-        ranked = [point for point in self._ranked() if point in self._logs]
+        ranked = sorted(self._logs, key=lambda point: float(self._logs[point] @ self._weights))
         best, rest = ranked[: _ACTIVE // 2], ranked[_ACTIVE // 2 :]
         return best + rest[:: math.ceil(len(rest) / (_ACTIVE // 2))]
 

@@ -55,7 +55,7 @@ class Surrogate:
         self._weights: Array = np.zeros((0, 0))
         self.fits = 0  #: how often the parameters changed
 
-    def fit(self, points: Indices, outputs: Array, noise: Array | None = None, *, iterations: int = 12) -> None:
+    def fit(self, points: Indices, outputs: Array, noise: Array | None = None, *, iterations: int) -> None:
         """Find the parameters under which the outputs are likeliest, starting from the present ones.
 
         ``points`` is (n, fields), ``outputs`` (n, outputs), ``noise`` (n,) extra variance of each point.

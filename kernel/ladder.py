@@ -63,7 +63,8 @@ class Ladder:
     - bucket: such an entry of the shape's bucket;
     - nearest: the entry of the family with the least |log2(b/b')| + |log2(s2/s2')|, full or not,
       at most ``MAX_DISTANCE`` away; of equally near ones that of the larger s2, then b;
-    - portfolio: its member nearest by the same measure, however far;
+    - portfolio: its member with the least |log2(b/b')| + 2 · |log2(s2/s2')|, however far; of equally
+      near ones that of the larger s2, then b;
     - default: what the kernel itself ships.
 
     Lookups from several threads are safe once ``settle`` was called after the last change.
@@ -245,7 +246,11 @@ def _sizes(number: int) -> tuple[int, int]:
 
 
 def nearest_member(portfolio: Sequence[Member], b: int, s2: int) -> KernelConfig:
-    """The configuration of the member nearest to a size; of equally near ones that of the larger s2, then b."""
+    """The configuration of the member with the least |log2(b/b')| + 2 · |log2(s2/s2')| to a size.
+
+    Of equally near ones that of the larger s2, then b. Lengths count double: the tile along s2 is what
+    a configuration is most particular about, and more requests are but more of the same tasks.
+    """
     best = portfolio[0]
     over, under = _ratio(best, b, s2)
     for member in portfolio[1:]:
@@ -258,7 +263,7 @@ def nearest_member(portfolio: Sequence[Member], b: int, s2: int) -> KernelConfig
 
 def _ratio(member: Member, b: int, s2: int) -> tuple[int, int]:
     """Two to the power of the distance, as a fraction."""
-    return max(member[0], b) * max(member[1], s2), min(member[0], b) * min(member[1], s2)
+    return max(member[0], b) * max(member[1], s2) ** 2, min(member[0], b) * min(member[1], s2) ** 2
 
 
 @lru_cache(maxsize=1024)

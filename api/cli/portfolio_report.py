@@ -30,7 +30,7 @@ def print_report(out: Console, found: Found) -> None:
         "configurations": f"{len(chosen.configs)} for {len(found.costs.sizes)} shapes, of {len(found.costs.configs)}",
         "regret": f"worst {_percent(chosen.worst)}, mean {_percent(_mean(found))}; asked: {asked}",
         "left out": f"median {_percent(median(found.left_out))}, worst {_percent(worst(found.left_out))}",
-        "rule": "the configuration of the nearest of the shapes above, by |log2 b/b'| + |log2 s2/s2'|",
+        "rule": "the configuration of the nearest of the shapes above, by |log2 b/b'| + 2 |log2 s2/s2'|",
     }
     if not found.left_out:
         rows["left out"] = "unknown: that takes two shapes"

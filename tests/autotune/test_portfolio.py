@@ -197,3 +197,16 @@ def test_a_landscape_gives_the_costs_at_its_full_shapes(tmp_path: Path) -> None:
     assert C not in costs.configs
     with pytest.raises(ValueError, match="0 shapes are given"):
         costs_of(landscape(Workload(PfaShape(2, 1024), (7, 1024)), points={A: (1.0,)}))
+
+
+def test_the_recorded_family_is_served_by_few() -> None:
+    """The figures that the documentation states."""
+    folder = Path(__file__).parents[2] / "benchmarks" / "landscapes"
+    few = choose(costs_of(read(folder / "nkv1.json.gz")), 0.05)
+    assert len(few.configs) == 4
+    assert few.proven
+    assert (few.worst or 1) < 0.05
+    grid = costs_of(read(folder / "nkv1-grid.json.gz"))
+    assert len(choose(grid, 0.05).configs) == 8
+    assert (median(leave_one_out(grid, 0.05)) or 1) < 0.01
+    assert (median(leave_one_out(grid, max_configs=4)) or 1) < 0.05

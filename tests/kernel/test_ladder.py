@@ -20,8 +20,8 @@ from pfatune.kernel.shapes import MAX_BATCH, MAX_S2, PfaFamily, PfaShape
 SIZES = st.lists(st.tuples(batches(), lengths(1), st.booleans()), max_size=12)
 
 
-def ratio(one: tuple[int, int], other: tuple[int, int]) -> Fraction:
-    """Two to the power of the distance between two (b, s2)."""
+def ratio(one: tuple[int, ...], other: tuple[int, ...]) -> Fraction:
+    """Two to the power of the distance between two sizes, each number counting alike."""
     found = Fraction(1)
     for first, second in zip(one, other, strict=True):
         found *= Fraction(max(first, second), min(first, second))
@@ -114,7 +114,7 @@ def test_answers_depend_on_the_entries_and_not_on_when_they_came(
 def test_a_portfolio_answers_with_its_nearest_member(members: list[tuple[int, int]], b: int, s2: int) -> None:
     ladder = Ladder()
     ladder.set_portfolio(PfaFamily(), [(*size, config(n + 1)) for n, size in enumerate(members)])
-    best = min(members, key=lambda size: (ratio((b, s2), size), -size[1], -size[0]))
+    best = min(members, key=lambda size: (ratio((b, s2, s2), (*size, size[1])), -size[1], -size[0]))
     assert ladder.lookup(PfaShape(b, s2)) == Answer(config(members.index(best) + 1), "portfolio")
 
 
